@@ -53,8 +53,8 @@ WITHOUT: dict[str, dict[str, str]] = {
         "self._mark[ACTIVITY] = Activity.IDLE": "",
     },
     "_job.job:LoaderJob._run_unit": {
-        "self._faults.unit = work": "",
-        "if known or self._faults.is_touched:": "if False:",
+        "self._error_policy.unit = work": "",
+        "if known or self._error_policy.is_touched:": "if False:",
     },
     "_job.job:LoaderJob._begin": {"self.mark[ACTIVITY] = Activity.START": "", "if self._knows:": "if False:"},
     "_job.job:LoaderJob._collated": {
@@ -62,10 +62,10 @@ WITHOUT: dict[str, dict[str, str]] = {
         "if self._knows:": "if False:",
         "self.mark[ACTIVITY] = Activity.WRITE": "",
     },
-    "_job.job:LoaderJob.said": {"self._faults.met if self._faults.has_met_any else []": "[]"},
-    "_job.map_fetcher:MapFetcher.samples": {"if self._faults.has_met_any:": "if False:"},
+    "_job.job:LoaderJob.report": {"self._error_policy.met if self._error_policy.has_met_any else []": "[]"},
+    "_job.map_fetcher:MapFetcher.samples": {"if self._error_policy.has_met_any:": "if False:"},
     "_job.map_fetcher:MapFetcher._in_turn": {
-        "if not (self._skips or self._faults.is_lenient or self._faults.knows_any):": "if True:",
+        "if not (self._skips or self._error_policy.is_lenient or self._error_policy.knows_any):": "if True:",
     },
     # Supervisor
     "_engine.supervisor:Supervisor.handle": {
@@ -74,7 +74,7 @@ WITHOUT: dict[str, dict[str, str]] = {
     "_engine.supervisor:Supervisor._take_answer": {
         "worker = self._there[number]": "",
         "worker.unseen += seconds": "",
-        "if self._retirement.counts or worker.retires or worker.unseen >= LOOK:": "if False:",
+        "if self._recycling_policy.counts or worker.retires or worker.unseen >= LOOK:": "if False:",
     },
     "_engine.supervisor:Supervisor._deliver": {"if self._troubled:": "if False:"},
     "_engine.supervisor:Supervisor._hand_out": {"self._blame.known(unit) if self._troubled else ()": "()"},
@@ -85,13 +85,13 @@ WITHOUT: dict[str, dict[str, str]] = {
         "counts.waited += now - asked": "pass",
         "counts.until = now": "pass",
     },
-    "loader.iterator:LoaderIterator._accounted_for": {"if self._witness.later:": "if False:"},
+    "loader.iterator:LoaderIterator._accounted_for": {"if self._dispatcher.later:": "if False:"},
     "loader.iterator:LoaderIterator._account": {
-        'if answer.kind == "batch" and not said.faults:': "if True:",
+        'if answer.kind == "batch" and not report.faults:': "if True:",
         "counts = accounts.counts": "pass",
-        "counts.delivered += said.samples": "pass",
+        "counts.delivered += report.samples": "pass",
         "counts.batches += 1": "pass",
-        "accounts.clean += said.samples": "pass",
+        "accounts.clean += report.samples": "pass",
     },
 }
 """Module, class and method; what is taken out of it, and what stands there instead."""

@@ -400,7 +400,7 @@ def test_unit_that_waits_for_memory_is_warned_of_then_refused() -> None:
     machine.tell(Heard(0, messages.UnitDone(0, "batch", (1, 1, b""), 0.001, said, 0.001)))
     machine.tell(Heard(0, messages.SlotWanted(1, 1, 2, 0)))
     assert machine.of(messages.Starved) == [(1,)]
-    machine.tell(messages.Hungry([], 1))
+    machine.tell(messages.NeedsMemory([], 1))
     given = [message.given for message in machine.sent(0) if isinstance(message, messages.SlotGiven)]
     assert given[1] == "full"
 
@@ -411,4 +411,4 @@ def test_worker_growth_is_counted_from_its_unpickling() -> None:
     machine.submit([0])
     machine.bytes[0] = 900
     machine.tell(Heard(0, messages.Unpickled(1.5, 100, 100)), Heard(0, messages.SlotWanted(0, 1, 1, 900)))
-    assert machine._supervisor._headroom.growth == 800
+    assert machine._supervisor._memory.growth == 800

@@ -36,7 +36,7 @@ class Square:
             raise Odd(work)
         return work * work
 
-    def said(self) -> UnitReport:
+    def report(self) -> UnitReport:
         return UnitReport(samples=1)
 
     def failed_index(self) -> None:
@@ -47,7 +47,7 @@ class Square:
 
 
 class Told:
-    """A witness that keeps what it is told."""
+    """An event sink that keeps what it is told."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -99,7 +99,7 @@ def test_a_thread_that_cannot_be_made_answers(
         raise error("by the user")
 
     backend = ThreadBackend(Square if answers else fails, 1, Rules(), told)
-    monkeypatch.setattr(Square, "said", fails)
+    monkeypatch.setattr(Square, "report", fails)
     for unit in range(2):
         backend.submit(unit, unit, None)
         answer = backend.receive(10)
@@ -117,7 +117,7 @@ def test_batches_are_handed_over_as_they_are(threads: Make) -> None:
     made = object()
     backend.submit(0, lambda: made, None)
     answer = backend.receive(10)
-    assert backend.open(answer) is made and answer.said.samples == 1
+    assert backend.open(answer) is made and answer.report.samples == 1
 
 
 def test_a_backend_that_is_garbage_ends_its_threads(told: Told) -> None:
@@ -149,7 +149,7 @@ def test_thread_backend_honours_the_timeout(threads: Make) -> None:
 
 
 class Gates(Told):
-    """A witness that opens a gate after a given number of stalls."""
+    """An event sink that opens a gate after a given number of stalls."""
 
     def __init__(self, stalls: int = 1) -> None:
         super().__init__()

@@ -96,8 +96,8 @@ def test_failing_sample_is_reported_once_on_rereading(kind: str, bad: list[int],
 
 def test_an_error_that_does_not_come_again_hides_no_other() -> None:
     first = ReadAgain(resume(Source({3}), None), None)
-    assert len(events(first, 5)) == 5 and first.told_since(0)["failed"] == [3]
-    again = ReadAgain(resume(Source({4}), None), first.told_since(0))
+    assert len(events(first, 5)) == 5 and first.state_since(0)["failed"] == [3]
+    again = ReadAgain(resume(Source({4}), None), first.state_since(0))
     assert events(again, 5) == [0, 1, 2, 3, "OSError(4)"]
 
 
@@ -110,8 +110,8 @@ def test_samples_reread_from_the_start_are_compared() -> None:
     """The source's own state knows nothing there."""
     first = ReadAgain(resume(Source(set()), None), None)
     events(first, 4)
-    state = first.told_since(0)
-    assert state["again"]["seen"] == 4 and "again" not in first.told_since(2)
+    state = first.state_since(0)
+    assert state["again"]["seen"] == 4 and "again" not in first.state_since(2)
     for fails, told in ((set(), []), ({0}, [1, 4]), ({3}, [4])):
         others: list[int] = []
         current.reading.on_other_samples = others.append
@@ -129,7 +129,7 @@ def test_begun_outside_of_a_loader() -> None:
     current.reading.position, current.reading.draws = lambda: 7, lambda: True
     try:
         assert samples.is_fresh and events(samples, 3) == [3, 4, 5]
-        assert "at" not in samples.told_since(1)
+        assert "at" not in samples.state_since(1)
     finally:
         current.reading.position = current.reading.draws = None
 
@@ -140,11 +140,11 @@ def test_a_state_that_is_asked_for_at_once_says_the_same() -> None:
     current.reading.position, current.reading.draws = lambda: 5, lambda: True
     try:
         events(first, 5)
-        state = first.told_since(0)
+        state = first.state_since(0)
         assert state["failed"] == [1, 3] and state["at"] == {"before": 5, "steps": "5*0"}
         again = ReadAgain(resume(Source({1, 3}), None), state)
-        assert again.told_since(0) == state
+        assert again.state_since(0) == state
         assert events(again, 3) == [0, 2, 4]
-        assert again.told_since(0) == state
+        assert again.state_since(0) == state
     finally:
         current.reading.position = current.reading.draws = None

@@ -79,11 +79,8 @@ def _own_attributes(holder: object) -> Any:
         return ()
 
 
-# Which classes and functions are Stoker's own: those that stand in its modules, where they are defined.
-#
-# `__module__` alone is no answer: a class may say anything there, and whoever asks for one file forgets the next. A
-# subclass of the user's is foreign, and so is each method that it defines: `is_ours(definer(type(dataset),
-# "gather"))` asks whether the method that would be called is Stoker's.
+# Stoker's own classes and functions are those that its modules define. `__module__` does not tell: a class may set it.
+# A user's subclass is foreign, and so is each method that it defines: ask `is_ours(definer(type(dataset), "gather"))`.
 
 
 def is_ours(thing: type | FunctionType, *names: str) -> bool:

@@ -54,44 +54,46 @@ class WorkerInfo:
     worker_method: str | None = "multiprocessing"
 
     def __getattribute__(self, name: str) -> Any:
-        if name in _TELL_APART or name in _THE_SAME_FOR_ALL:
+        if name in _IDENTIFYING or name in _NOT_IDENTIFYING:
             current.read(name)
         return super().__getattribute__(name)
 
 
-_TELL_APART = frozenset({"id", "num_workers", "seed"})
+_IDENTIFYING = frozenset({"id", "num_workers", "seed"})
 """Fields with which a stream can shard itself."""
-_THE_SAME_FOR_ALL = frozenset({"rng", "worker_method"})
+_NOT_IDENTIFYING = frozenset({"rng", "worker_method"})
 """Fields that do not identify the worker: `rng` is seeded by the position of a sample."""
 
 
 class Questions:
-    """The uses of `get_worker_info()` by the code in one worker.
+    """Whether the code in one worker has asked which worker it is in.
 
     Attributes:
+        identity: whether it read a field that identifies the worker, or declares that it shards itself.
+        called: whether it called `get_worker_info()`, and has read no field since.
         field: the first field read that identifies the worker; empty if none was read.
     """
 
-    told = called = False
+    identity = called = False
     field = ""
 
     @property
     def asked(self) -> bool:
-        """Whether the caller may know its worker: a call counts until the field read next proves harmless."""
-        return self.told or self.called
+        """Whether the code has asked; a call counts until the field read next does not identify the worker."""
+        return self.identity or self.called
 
 
 class Reading:
     """Callbacks and facts of a loader that reads a stream in a worker. The streams below may be any code.
 
     Attributes:
-        on_told: called once, when a field that identifies the worker is read.
+        on_asked: called once, when the code asks which worker it is in.
         on_guess: called when a stream whose input the loader has split asks for its worker, with the stream's name and
             the field or call.
         on_idle: receives a text for the user, said once, if a stream has no part for this worker.
         on_resumed: called when a stream of the user has loaded its state, which may include that of global generators.
-        on_part: set if the loader shards a stream: called for a stream read by another one, with the reader's name and
-            whether the stream has asked for its worker.
+        on_part: called when one stream reads another while the loader divides them; receives the reader's name, and
+            whether the inner stream called `get_worker_info()`.
         on_read_again: called, when a stream is resumed, before a sample is read again, with the number of samples up to
             the next. A stream that yields other samples than the stream below it must not pass the call on.
         on_read_from: called before a stream below others is read again, with the position at which it was read. A
@@ -101,11 +103,11 @@ class Reading:
         position: returns the position of the sample being made.
         draws: returns whether samples of the stream have drawn random numbers.
         leaves_out: whether the loader continues after a failed sample, without raising its error.
-        is_deaf: whether the stream being read has declared that its use of the worker's number means nothing.
+        ignores_questions: whether the stream being read declares `shards_itself = False`: its questions do not count.
         keeps_own: whether a stream that was opened keeps a state of the user's.
     """
 
-    on_told: Callable[[], None] | None = None
+    on_asked: Callable[[], None] | None = None
     on_resumed: Callable[[], None] | None = None
     on_guess: Callable[[str, str], None] | None = None
     on_idle: Callable[[str], None] | None = None
@@ -116,12 +118,12 @@ class Reading:
     position: Callable[[], int] | None = None
     draws: Callable[[], bool] | None = None
     leaves_out = False
-    is_deaf = False
+    ignores_questions = False
     keeps_own = False
 
 
 class _Current(threading.local):
-    """The worker of this thread, and whether the code in it has asked for its number.
+    """The worker of this thread, and whether the code in it has asked which worker it is in.
 
     Threads without a value of their own see the class attributes: so a worker process is the same worker in all threads
     that the user's code starts there.
@@ -159,12 +161,12 @@ class _Current(threading.local):
 
     @property
     def asked(self) -> bool:
-        """Whether the code in this thread may know its worker."""
+        """Whether the code in this thread has asked which worker it is in."""
         return self._asking.asked
 
     @asked.setter
     def asked(self, value: bool) -> None:
-        self._asking.told, self._asking.called, self._asking.field = value, False, ""
+        self._asking.identity, self._asking.called, self._asking.field = value, False, ""
 
     @property
     def question(self) -> str:
@@ -178,34 +180,34 @@ class _Current(threading.local):
         number, count = 0, 1
         if self.info is not None:
             number, count = vars(self.info)["id"], vars(self.info)["num_workers"]
-        elif (info := _told_by_torch()) is not None:
+        elif (info := _info_of_torch()) is not None:
             number, count = info.id, info.num_workers
         return (number, count) if count > 1 else None
 
     @contextlib.contextmanager
-    def listening(self, heard: Questions) -> Iterator[None]:
-        """Records in `heard` the questions asked in the context, beside the worker's own record."""
+    def recording(self, questions: Questions) -> Iterator[None]:
+        """Records the questions asked in the context in `questions` as well as in the worker's own record."""
         asking = self._asking
-        before = asking.told, asking.called
-        asking.told, asking.called = heard.told, heard.called
+        before = asking.identity, asking.called
+        asking.identity, asking.called = questions.identity, questions.called
         try:
             yield
         finally:
-            heard.told, heard.called = asking.told, asking.called
-            asking.told, asking.called = heard.told or before[0], heard.called or before[1]
+            questions.identity, questions.called = asking.identity, asking.called
+            asking.identity, asking.called = questions.identity or before[0], questions.called or before[1]
 
     @contextlib.contextmanager
-    def unheard(self) -> Iterator[None]:
+    def ignoring_questions(self) -> Iterator[None]:
         """Ignores questions asked in the context."""
         asking, reading = self._asking, self.reading
-        before = asking.told, asking.called, asking.field
-        was_deaf, on_told = reading.is_deaf, reading.on_told
-        reading.is_deaf, reading.on_told = True, None
+        before = asking.identity, asking.called, asking.field
+        ignored, on_asked = reading.ignores_questions, reading.on_asked
+        reading.ignores_questions, reading.on_asked = True, None
         try:
             yield
         finally:
-            asking.told, asking.called, asking.field = before
-            reading.is_deaf, reading.on_told = was_deaf, on_told
+            asking.identity, asking.called, asking.field = before
+            reading.ignores_questions, reading.on_asked = ignored, on_asked
 
     def call(self) -> None:
         """Records a call of `get_worker_info()`."""
@@ -232,16 +234,16 @@ class _Current(threading.local):
     def read(self, field: str) -> None:
         """Records that a field of a `WorkerInfo` is read."""
         self._asking.called = False
-        if field in _TELL_APART:
+        if field in _IDENTIFYING:
             self._asking.field = self._asking.field or field
-            self.tell()
+            self.mark_asked()
 
-    def tell(self) -> None:
-        """Records that the stream shards itself: it knows its worker, or declares it."""
-        self._asking.told = True
-        told, self.reading.on_told = self.reading.on_told, None
-        if told is not None:
-            told()
+    def mark_asked(self) -> None:
+        """Records that the code asked which worker it is in, or declares that it shards itself."""
+        self._asking.identity = True
+        callback, self.reading.on_asked = self.reading.on_asked, None
+        if callback is not None:
+            callback()
 
 
 current = _Current()
@@ -254,13 +256,13 @@ def get_worker_info() -> WorkerInfo | None:
     a loader with `num_workers=0` has no worker: while it fetches a sample, the result is None, or the information of
     the worker in which the loader itself runs. For random numbers with and without workers, use `stoker.sample_rng()`.
     """
-    info = current.info if current.info is not None else _told_by_torch()
+    info = current.info if current.info is not None else _info_of_torch()
     if info is not None:  # None does not identify a worker
         current.call()
     return info
 
 
-def _told_by_torch() -> WorkerInfo | None:
+def _info_of_torch() -> WorkerInfo | None:
     """Returns the information in a worker of torch's loader, with which frameworks may replace Stoker's; else None."""
     function = function_of_torchs()
     own: WorkerInfo | None = None if function is None else function.__globals__["_worker_info"]
@@ -278,7 +280,7 @@ def function_of_torchs() -> FunctionType | None:
     function: torch's is identified by its globals.
     """
     for name in (TORCHS, "torch.utils.data"):
-        found = getattr(sys.modules.get(name), "get_worker_info", None)
-        if isinstance(found, FunctionType) and "_worker_info" in found.__globals__:
-            return found
+        function = getattr(sys.modules.get(name), "get_worker_info", None)
+        if isinstance(function, FunctionType) and "_worker_info" in function.__globals__:
+            return function
     return None

@@ -1,4 +1,4 @@
-"""The activity of a worker, in memory that another process can read when the worker dies or stalls."""
+"""The activity of each worker, in memory that its zygote can read when the worker dies or stalls."""
 
 from __future__ import annotations
 

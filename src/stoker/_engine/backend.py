@@ -145,14 +145,14 @@ class Job(Protocol):
         lend: Lender | None = None,
         known: KnownFaults = (),
         rows: tuple[int, int] | None = None,
-        made: Sequence[MadeRows] = (),
+        made_rows: Sequence[MadeRows] = (),
     ) -> object:
         """Returns the batch of a unit; raises the exceptions of the user's code, StreamEnd, or NothingLeft.
 
         `lend` gives memory in which a collator may write (`stoker.collate.tensors`). Each `known` fault of
         the unit is treated as an error at its position, and the sample is not tried again. For a unit that workers
         share, only the `rows` from the first to before the second are made. If these cannot be joined with others,
-        one worker makes the unit of the samples that are `made`, and of those that are not.
+        one worker makes the unit of the samples that are `made_rows`, and of those that are not.
         """
 
     def handed_over(self, written: bool) -> object:
@@ -161,7 +161,7 @@ class Job(Protocol):
     def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a maker of batches for the caller's thread, if units need only samples and collation; else None."""
 
-    def said(self) -> UnitReport:
+    def report(self) -> UnitReport:
         """Returns the report on the last unit. Called once for each unit."""
 
     def failed_index(self) -> object:
@@ -181,12 +181,12 @@ JobFactory = Callable[[int], Job]
 
 
 class JobSource(NamedTuple):
-    """The origin of the job's recipe in worker processes."""
+    """Where a worker process gets the job factory from."""
 
-    recipe: Callable[[], JobFactory]
+    job_factory: Callable[[], JobFactory]
     """Called in each worker."""
     unpickles: bool
-    """Whether the recipe unpickles the user's objects. This may take long, so a worker reports the end of it."""
+    """Whether a worker unpickles the job factory. This may take long, so it reports the end."""
 
 
 def located(where: str, index: object) -> str:
@@ -322,19 +322,19 @@ class Answer:
     kind: Whole
     value: object
     worker: int
-    said: UnitReport = UnitReport()  # noqa: RUF009 - immutable
+    report: UnitReport = UnitReport()  # noqa: RUF009 - immutable
 
 
 class Where(NamedTuple):
     """A place in a unit, for people.
 
     Attributes:
-        told: the place in words.
+        text: the place in words.
         batch: number of the batch, if it has one.
         index: index of the sample, if it is one.
     """
 
-    told: str
+    text: str
     batch: int | None = None
     index: object = None  # type: ignore[assignment] # hides the method of tuples
 

@@ -1,4 +1,5 @@
-"""The registry of backends: under which name a loader asks for one, and what it can do.
+"""The registry of backends, by the name under which a loader asks for one, with what each can do; and the start methods
+of workers.
 
 No other file compares these names: they ask for a capability.
 """
@@ -57,9 +58,6 @@ BY_REPORT = {kind.reported: kind for kind in KINDS.values()}
 def kind_of(worker_method: str, num_workers: int) -> Kind:
     """Returns how batches are made with this many workers."""
     return KINDS[worker_method if num_workers else "serial"]
-
-
-# How worker processes are started: forked, as clean interpreters, or spawned one by one.
 
 
 class StartMethod(NamedTuple):

@@ -181,13 +181,13 @@ class StreamStates:
         self._whole = dict(states or {})
         self._since: dict[int, bytes] = {}
 
-    def take(self, worker: int, said: UnitReport) -> None:
+    def take(self, worker: int, report: UnitReport) -> None:
         """Takes a worker's report on a unit."""
-        if said.stream_state is not None:
-            self._whole[worker] = said.stream_state
+        if report.stream_state is not None:
+            self._whole[worker] = report.stream_state
             self._since.pop(worker, None)
-        elif said.since is not None:
-            self._since[worker] = said.since
+        elif report.since is not None:
+            self._since[worker] = report.since
 
     def of(self, worker: int) -> bytes | None:
         """Returns a worker's state, with what it has read since behind it; None if it has given nothing."""

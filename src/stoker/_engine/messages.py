@@ -9,7 +9,7 @@ message                  way           meaning
 =======================  ============  ========================================================
 Submit                   trainer → s.  queues a unit
 Freed                    trainer → s.  returns slots
-Hungry                   trainer → s.  nothing but this unit can bring memory back
+NeedsMemory              trainer → s.  the trainer holds no batch to release before this unit
 Streams                  trainer → s.  states of the workers' streams, for a new supervisor
 Drop                     trainer → s.  drops the units below a number
 Grow                     trainer → s.  raises the number of workers
@@ -109,8 +109,8 @@ class Freed(NamedTuple):
     slots: list[int]
 
 
-class Hungry(NamedTuple):
-    """The trainer waits for this unit, has returned all slots that it could, and has nothing else to deliver."""
+class NeedsMemory(NamedTuple):
+    """The trainer holds no batch that it could release before this unit arrives."""
 
     slots: list[int]
     unit: int
@@ -246,14 +246,14 @@ Delivered = Literal["batch", "error", "end", "empty", "dropped"]
 
 class UnitDone(NamedTuple):
     """The worker has made the unit or its part, in this number of seconds, of which its process used `processor`;
-    `said` is the job's report.
+    `report` is the job's report.
     """
 
     unit: int
     kind: Kind
     value: object
     seconds: float
-    said: PlainReport
+    report: PlainReport
     processor: float
 
 
@@ -276,7 +276,7 @@ class Delivery(NamedTuple):
     value: object
     slot: PlainSlot | None
     worker: int
-    said: PlainReport
+    report: PlainReport
 
 
 class WorkerPids(NamedTuple):
@@ -449,7 +449,7 @@ class ReportAnswer(NamedTuple):
     answer: object
 
 
-FromTrainer = Submit | Freed | Hungry | Streams | Drop | Grow | Pulse | AskStacks | AskWorkers
+FromTrainer = Submit | Freed | NeedsMemory | Streams | Drop | Grow | Pulse | AskStacks | AskWorkers
 ToWorker = Unit | SlotGiven | Resume | TrimMemory | Leave
 FromWorker = Unpickled | Leaves | SlotWanted | RowsWanted | UnitDone | Broken
 ToTrainer = (

@@ -29,9 +29,9 @@ class SerialBackend(Backend):
 
     capabilities = IN_STEP
 
-    def __init__(self, recipe: JobFactory) -> None:
+    def __init__(self, job_factory: JobFactory) -> None:
         self._owner = os.getpid()
-        self._job = recipe(0)
+        self._job = job_factory(0)
         self._outside = current.rng  # another loader's, where this one is within its dataset
         self._waiting: deque[tuple[int, object]] = deque()
         self._on_close: weakref.WeakMethod[Callable[[], None]] | None = None
@@ -44,7 +44,7 @@ class SerialBackend(Backend):
         unit, work = self._waiting[0]
         kind: Literal["batch", "error", "end", "empty"] = "batch"
         try:
-            value = _made(self._job, work) if self._job.repeats else self._job.run(work)
+            value = _run_job(self._job, work) if self._job.repeats else self._job.run(work)
         except StreamEnd:
             kind, value = "end", None
         except NothingLeft:
@@ -64,7 +64,7 @@ class SerialBackend(Backend):
                 self._left = unit
                 raise
             kind, value = "error", left  # a sample does, each time
-        answer = Answer(unit, kind, value, 0, self._job.said())
+        answer = Answer(unit, kind, value, 0, self._job.report())
         self._waiting.popleft()  # only now: after Ctrl-C a program that continues gets this batch
         try:
             return answer
@@ -104,7 +104,7 @@ class SerialBackend(Backend):
 
 
 @harmless
-def _made(job: Job, work: object) -> object:
+def _run_job(job: Job, work: object) -> object:
     return job.run(work)
 
 

@@ -56,9 +56,9 @@ from stoker._engine.messages import (
     FromWorker,
     Grow,
     HeldBack,
-    Hungry,
     LastDeath,
     Leaves,
+    NeedsMemory,
     PlainSlot,
     Pulse,
     Replaced,
@@ -157,16 +157,16 @@ class Supervisor:
         self._facts = facts
         self._now = 0.0
         self._out: list[Command] = []
-        self._cut = SplitPolicy(workers, rules.row_seconds, rules.dearer)
-        self._dispatch = Dispatch(workers, self._cut, rules.units_at_once)
-        self._headroom = WorkerMemory(facts.own_bytes, rules.growth)
-        self._lending = SlotAllocator(arena, self._dispatch, board, self._headroom)
-        self._admission = Admission(self._dispatch, self._lending, self._headroom, facts.available, lambda: self._now)
-        self._sharing = SplitUnits(self._cut, self._dispatch, self._lending)
+        self._split_policy = SplitPolicy(workers, rules.row_seconds, rules.dearer)
+        self._dispatch = Dispatch(workers, self._split_policy, rules.units_at_once)
+        self._memory = WorkerMemory(facts.own_bytes, rules.growth)
+        self._slots = SlotAllocator(arena, self._dispatch, board, self._memory)
+        self._admission = Admission(self._dispatch, self._slots, self._memory, facts.available, lambda: self._now)
+        self._split_units = SplitUnits(self._split_policy, self._dispatch, self._slots)
         self._stalls = Stalls(rules.stall_warning)
         self._blame = Blame(rules, self._stalls)
-        self._retirement = RecyclingPolicy(rules.max_samples_per_worker, None)
-        self._rest = IdlePolicy()
+        self._recycling_policy = RecyclingPolicy(rules.max_samples_per_worker, None)
+        self._idle_policy = IdlePolicy()
         self._workers = self._needed = workers
         self._there: dict[int, _Worker] = {}
         self._due: dict[int, float] = {}  # number of an absent worker → when it is started
@@ -208,15 +208,15 @@ class Supervisor:
                 case Heard():
                     self._hear(event.worker, event.message)
                 case Submit(unit, number, work, freed, rows):
-                    self._lending.put_back(freed)
+                    self._slots.put_back(freed)
                     self._work[unit] = work
                     if not (self._watching and self._timer is not None):  # no unit was watched
                         self._is_due = True
                     self._dispatch.submitted(unit, number, rows)
                 case Freed():
-                    self._lending.put_back(event.slots)
-                case Hungry():
-                    self._lending.put_back(event.slots)
+                    self._slots.put_back(event.slots)
+                case NeedsMemory():
+                    self._slots.put_back(event.slots)
                     self._grant(hungry_for=event.unit)
                 case Tick():
                     self._timer, self._is_due = None, True
@@ -226,7 +226,7 @@ class Supervisor:
                     self._start_failed(event)
                 case AllStarted():
                     self._is_due = True
-                    self._retirement.most_bytes = self._most_growth(event.available)
+                    self._recycling_policy.most_bytes = self._most_growth(event.available)
                     self._tell_pids()
                 case Exited():
                     self._bury(event)
@@ -246,7 +246,7 @@ class Supervisor:
                     self._grow(event.workers)
                 case Pulse():
                     out.append(Tell(Alive()))
-        if self._lending.is_asked:
+        if self._slots.is_asked:
             self._grant()  # earlier units have their slots now
         self._hand_out()
         if self._stalled:
@@ -281,7 +281,7 @@ class Supervisor:
         start one does not end the run.
         """
         self._dispatch.grow(workers)
-        self._cut.grow(workers)
+        self._split_policy.grow(workers)
         self._due.update(dict.fromkeys(range(self._workers, workers), self._now))
         self._workers = max(self._workers, workers)
         self._is_due = True
@@ -330,7 +330,7 @@ class Supervisor:
         if number not in self._held_back:
             self._held_back.add(number)
             self._out.append(Notify(HeldBack(number, str(error), bool(self._there))))
-        if not all(map(self._lending.waits_for_others, self._there)):
+        if not all(map(self._slots.waits_for_others, self._there)):
             self._alone_since = None
             return
         self._alone_since = self._alone_since or self._now
@@ -346,18 +346,18 @@ class Supervisor:
         self._ever_began = True
         self._alone_since = None
         if worker.has_joined:
-            self._retirement.born(number)
+            self._recycling_policy.born(number)
         else:
             self._join(number)
-        self._headroom.born(number, own)
+        self._memory.born(number, own)
 
     def _join(self, number: int) -> None:
         """Lets the worker receive units."""
         self._there[number].has_joined = True
         if (state := self._streams.of(number)) is not None:  # it continues another worker's stream
             self._send(number, Resume(state))
-        self._retirement.born(number)
-        self._headroom.born(number)
+        self._recycling_policy.born(number)
+        self._memory.born(number)
         self._dispatch.joined(number)
 
     def _bury(self, event: Exited) -> None:
@@ -367,10 +367,10 @@ class Supervisor:
         worker, now = self._there.pop(number), self._now
         runs = self._dispatch.died(number)
         lost, units = [run.unit for run in runs if not run.is_part], [run.unit for run in runs]
-        self._lending.lost(number, lost)
+        self._slots.lost(number, lost)
         self._stalls.works_on(number, None, now)
         if worker.retires and not runs:
-            self._headroom.left(number)
+            self._memory.left(number)
             self._due[number] = now
             return
         if worker.begins_by is not None:  # it had not begun its units
@@ -386,10 +386,10 @@ class Supervisor:
             return
         self._dispatch.requeued(lost)
         for each in lost:
-            self._sharing.refused(each)
+            self._split_units.refused(each)
         for run in runs:
             if run.is_part:
-                self._sharing.lost(run)
+                self._split_units.lost(run)
                 self._conclude(run.unit, number)
         self._forget_dropped()
         self._due[number] = now + verdict.pause
@@ -405,20 +405,20 @@ class Supervisor:
             self._starting.add(number)
             self._out.append(Spawn(number))
 
-    def _care_for(self, worker: _Worker, number: int, made: UnitReport) -> None:
+    def _care_for(self, worker: _Worker, number: int, report: UnitReport) -> None:
         """Checks after an answer whether the worker should retire. Its replacement starts when it has left."""
-        self._retirement.made(number, made.samples)
+        self._recycling_policy.count_samples(number, report.samples)
         if worker.unseen >= LOOK:
             worker.unseen = 0.0
-            self._retirement.has(number, self._facts.own_bytes(number))
-        if not worker.retires and made.movable and (reason := self._retirement.reason(number)):
+            self._recycling_policy.has(number, self._facts.own_bytes(number))
+        if not worker.retires and report.movable and (reason := self._recycling_policy.reason(number)):
             worker.retires = True
             self._dispatch.retires(number)
             self._out.append(Notify(Retires(number, worker.pid, reason)))
-        if not made.movable and not worker.stays and (reason := self._retirement.reason(number)):
+        if not report.movable and not worker.stays and (reason := self._recycling_policy.reason(number)):
             worker.stays = True
             self._out.append(Notify(Stays(number, worker.pid, reason)))
-        if worker.retires and worker.leaves_since is None and not self._dispatch.held(number):
+        if worker.retires and worker.leaves_since is None and not self._dispatch.assignments(number):
             worker.leaves_since = self._now
             self._is_due = True
             self._out.append(Dismiss(number))
@@ -434,10 +434,10 @@ class Supervisor:
                 self._take_answer(number, message)
             case SlotWanted(unit, size, question, own):
                 worker.asked = question
-                self._lending.asked(number, unit, size, own)
+                self._slots.asked(number, unit, size, own)
             case RowsWanted(unit, size, question, own, layout):
-                if self._sharing.agrees(unit, layout):
-                    slot = self._lending.share(unit, size, number, own)
+                if self._split_units.agrees(unit, layout):
+                    slot = self._slots.share(unit, size, number, own)
                     self._send(number, SlotGiven(question, slot and _plain_slot(slot)))
                 else:
                     self._send(number, SlotGiven(question, "its rows have another layout than other rows"))
@@ -452,54 +452,54 @@ class Supervisor:
                 self._out += [Tell(message), Stop()]
 
     def _take_answer(self, number: int, message: UnitDone) -> None:
-        unit, kind, value, seconds, said, processor = message
-        made = UnitReport(*said)
+        unit, kind, value, seconds, fields, processor = message
+        report = UnitReport(*fields)
         self._answered += 1
         self._alone_since = None
-        run = self._dispatch.held(number)[0]  # a worker answers its units in the order in which it received them
+        run = self._dispatch.assignments(number)[0]  # a worker answers its units in the order in which it received them
         self._dispatch.answered(number, run, seconds)
-        is_joined = self._sharing.is_joined(unit)
+        is_joined = self._split_units.is_joined(unit)
         worker = self._there[number]
         if kind not in ("misfit", "short") and not is_joined:
-            dearer = self._cut.dearer
+            dearer = self._split_policy.dearer
             if worker.is_warm and kind in ("batch", "rows"):
-                self._cut.spent(run.is_part, made.samples, seconds, processor)
-            self._cut.learned(made.samples, seconds)
-            if self._answered in TOLD or dearer != self._cut.dearer:
+                self._split_policy.spent(run.is_part, report.samples, seconds, processor)
+            self._split_policy.learned(report.samples, seconds)
+            if self._answered in TOLD or dearer != self._split_policy.dearer:
                 self._tell_costs()
         worker.is_warm = True
         if run.is_part:
-            self._sharing.answered(run, kind, value, made)
+            self._split_units.answered(run, kind, value, report)
             self._conclude(unit, number)
         else:
             if self._shares is None:
-                self._tell_whether_shared(made.samples)
+                self._tell_whether_shared(report.samples)
             if is_joined:
-                made = self._sharing.joined(unit, made)
-            self._deliver(number, unit, cast("Delivered", kind), value, made)
-        if self._headroom.growth is None:  # it needed no memory for its batch
-            self._headroom.showed(number, self._facts.own_bytes(number))
-        if self._admission.is_short and not self._dispatch.held(number):
+                report = self._split_units.joined(unit, report)
+            self._deliver(number, unit, cast("Delivered", kind), value, report)
+        if self._memory.growth is None:  # it needed no memory for its batch
+            self._memory.showed(number, self._facts.own_bytes(number))
+        if self._admission.is_short and not self._dispatch.assignments(number):
             self._send(
                 number, TrimMemory()
             )  # frees memory that `malloc` keeps for the next unit: other workers need it
         worker.unseen += seconds
-        if self._retirement.counts or worker.retires or worker.unseen >= LOOK:
-            self._care_for(worker, number, made)
+        if self._recycling_policy.counts or worker.retires or worker.unseen >= LOOK:
+            self._care_for(worker, number, report)
 
     def _conclude(self, unit: int, number: int) -> None:
         """Delivers a shared unit if all its rows are made, or queues it again if one worker has to join them."""
-        if not self._sharing.is_over(unit):
+        if not self._split_units.is_over(unit):
             return
-        result = self._sharing.result(unit)
+        result = self._split_units.result(unit)
         if result is not None:
-            kind, value, said = result
+            kind, value, report = result
             self._dispatch.done(unit)
-            self._tell_whether_shared(said.samples)
-            self._deliver(number, unit, kind, value, said)
+            self._tell_whether_shared(report.samples)
+            self._deliver(number, unit, kind, value, report)
         elif unit < self._dropped_below:
             self._dispatch.done(unit)
-            self._sharing.refused(unit)
+            self._split_units.refused(unit)
             self._deliver(number, unit, "dropped", None, UnitReport())
         else:
             self._tell_whether_shared(self._dispatch.rows(unit))
@@ -509,66 +509,66 @@ class Supervisor:
         """Reports a change of whether workers share units: then the trainer has fewer units under way. Once true, it
         changes only when sharing is given up.
         """
-        shares = self._cut.shares(rows)
-        if shares is None or shares == self._shares or (self._shares and not self._cut.gave_up):
+        shares = self._split_policy.shares(rows)
+        if shares is None or shares == self._shares or (self._shares and not self._split_policy.gave_up):
             return
         self._shares = shares
         self._out.append(Tell(Shares(shares)))
-        if self._cut.gave_up:
+        if self._split_policy.gave_up:
             self._tell_costs()
 
     def _tell_costs(self) -> None:
         """Sends the costs to the trainer. If units cannot be shared, the cost of a row is None, so that later workers
         measure it again.
         """
-        seconds = None if self._cut.gave_up else self._cut.seconds
-        self._out.append(Tell(Costs(seconds, self._headroom.growth, self._cut.dearer)))
+        seconds = None if self._split_policy.gave_up else self._split_policy.seconds
+        self._out.append(Tell(Costs(seconds, self._memory.growth, self._split_policy.dearer)))
 
-    def _deliver(self, number: int, unit: int, kind: Delivered, value: object, made: UnitReport) -> None:
+    def _deliver(self, number: int, unit: int, kind: Delivered, value: object, report: UnitReport) -> None:
         """Sends the answer of a unit to the trainer."""
         self._work.pop(unit, None)
         if self._troubled:
             self._blame.answered(unit)
-        self._streams.take(number, made)
-        slot = self._lending.answered(unit, kind, value)
+        self._streams.take(number, report)
+        slot = self._slots.answered(unit, kind, value)
         if unit < self._dropped_below:
-            self._lending.put_back([] if slot is None else [slot.number])
+            self._slots.put_back([] if slot is None else [slot.number])
             kind, value, slot = "dropped", None, None
-        self._out.append(Tell(Delivery(unit, kind, value, slot and _plain_slot(slot), number, plain(made))))
+        self._out.append(Tell(Delivery(unit, kind, value, slot and _plain_slot(slot), number, plain(report))))
 
     def _drop(self, before: int) -> None:
         self._dropped_below = before
         self._forget_dropped()
 
     def _forget_dropped(self) -> None:
-        for unit in (*self._dispatch.dropped(self._dropped_below), *self._sharing.dropped(self._dropped_below)):
+        for unit in (*self._dispatch.dropped(self._dropped_below), *self._split_units.dropped(self._dropped_below)):
             self._dispatch.done(unit)
-            self._sharing.refused(unit)
+            self._split_units.refused(unit)
             self._work.pop(unit, None)
 
     def _hand_out(self) -> None:
         admission = self._admission
         for number, run in self._dispatch.hand_out(admission.gate()):
-            unit, part, made = run.unit, None, self._sharing.to_join(run.unit)
+            unit, part, parts = run.unit, None, self._split_units.to_join(run.unit)
             known = self._blame.known(unit) if self._troubled else ()
-            if made and known:  # it is made with care, from the beginning
-                self._sharing.refused(unit)
-                made = ()
+            if parts and known:  # it is made with care, from the beginning
+                self._split_units.refused(unit)
+                parts = ()
             if run.is_part:
-                part = self._sharing.handed_out(run)
-            if part is None and not made:
-                slot = self._lending.offer(unit)
+                part = self._split_units.handed_out(run)
+            if part is None and not parts:
+                slot = self._slots.offer(unit)
             else:  # the rows of a part whose layout is not known may not fit the others
-                slot = self._lending.offer_to_share(unit) if part is None or part[3] is not None else None
-            message = Unit(unit, self._work[unit], slot and _plain_slot(slot), known, part, made)
+                slot = self._slots.offer_to_share(unit) if part is None or part[3] is not None else None
+            message = Unit(unit, self._work[unit], slot and _plain_slot(slot), known, part, parts)
             self._out.append(Send(number, message))
         if admission.refused is not None and not self._is_crowded:
             self._is_crowded = True
-            busy, there, growth = len(self._dispatch.busy), admission.refused, self._headroom.growth or 0
+            busy, there, growth = len(self._dispatch.busy), admission.refused, self._memory.growth or 0
             self._out.append(Notify(Crowded(busy, self._workers, growth, there.bytes, there.limit, there.source)))
         if admission.looks_at is not None:
             self._is_due = True
-        if admission.starved is not None and self._lending.is_wanted_now(admission.starved.unit):
+        if admission.starved is not None and self._slots.is_wanted_now(admission.starved.unit):
             self._give_up(admission.starved)
             self._hand_out()
         elif admission.starved is not None or self._starved_for is not None:
@@ -580,14 +580,14 @@ class Supervisor:
         """Gives slots to the workers that wait; reports to the trainer when the earliest must wait, and when it no
         longer does.
         """
-        for number, reply in self._lending.grant(hungry_for):
-            given = reply if isinstance(reply, str) else _plain_slot(reply)
-            self._send(number, SlotGiven(self._there[number].asked, given))
+        for number, reply in self._slots.grant(hungry_for):
+            slot = reply if isinstance(reply, str) else _plain_slot(reply)
+            self._send(number, SlotGiven(self._there[number].asked, slot))
         self._tell_who_starves()
 
     def _tell_who_starves(self) -> None:
-        is_asked, starved = self._lending.is_asked, self._admission.starved
-        starved_for = self._lending.starved_for if is_asked else starved and starved.unit
+        is_asked, starved = self._slots.is_asked, self._admission.starved
+        starved_for = self._slots.starved_for if is_asked else starved and starved.unit
         if starved_for is not None and starved_for != self._starved_for:
             self._out.append(Tell(Starved(starved_for)))
             self._starved_for = starved_for
@@ -600,7 +600,7 @@ class Supervisor:
         unit, number, why = starved
         failure = replace(Failure.of(why, "before a worker began the batch"), traceback="")
         self._dispatch.refused(unit)
-        self._sharing.refused(unit)
+        self._split_units.refused(unit)
         self._deliver(number, unit, "error", dumps(failure), UnitReport())  # the state of a stream does not change
 
     # What is due
@@ -637,12 +637,12 @@ class Supervisor:
             looks_at, self._is_due = self._admission.looks_at, False
         if looks_at is not None:
             due.append(looks_at)
-        if self._rest.begins(bool(self._work), self._answered, now):
+        if self._idle_policy.begins(bool(self._work), self._answered, now):
             for number in self._there:
                 self._send(number, TrimMemory())
             self._out.append(Trim())
-        if self._rest.looks_at is not None:
-            due.append(self._rest.looks_at)
+        if self._idle_policy.looks_at is not None:
+            due.append(self._idle_policy.looks_at)
         if due and (at := min(due)) != self._timer:
             self._timer = at
             self._out.append(SetTimer(at))
@@ -651,7 +651,7 @@ class Supervisor:
         """Checks busy workers for inherited locks if it is time; returns the time of the next check."""
         if self._checks_locks_at is not None and self._now >= self._checks_locks_at:
             began = [number for number, worker in self._there.items() if worker.begins_by is None]
-            busy = tuple(number for number in began if self._dispatch.held(number))
+            busy = tuple(number for number in began if self._dispatch.assignments(number))
             self._out.append(CheckLocks(busy))
             self._checks_locks_at = None
         self._checks_locks_at = self._checks_locks_at or self._now + LOCKED_AFTER / 5
@@ -665,8 +665,8 @@ class Supervisor:
             self._stalls.forgive(late + tick)
         self._looks_at = now + tick
         for number, worker in self._there.items():
-            held = self._dispatch.held(number)
-            unit = held[0].unit if held and not self._lending.waits(number) else None
+            assignments = self._dispatch.assignments(number)
+            unit = assignments[0].unit if assignments and not self._slots.waits(number) else None
             if worker.begins_by is not None:
                 unit = unpickling(number) if now >= self._late_from(worker.begins_by - OPENED) else None
             self._stalls.works_on(number, unit, now)
@@ -693,13 +693,13 @@ class Supervisor:
     def _end_stalled(self) -> None:
         """Ends the workers whose stalls were reported, unless they have answered since."""
         for number, unit, seconds, _, stack in self._stalled:
-            worker, held = self._there.get(number), self._dispatch.held(number)
+            worker, assignments = self._there.get(number), self._dispatch.assignments(number)
             if worker is None or unit is None:
                 continue
             if worker.begins_by is not None:
                 goes_on = unit == unpickling(number)
             else:
-                goes_on = bool(held) and held[0].unit == unit
+                goes_on = bool(assignments) and assignments[0].unit == unit
             if goes_on:
                 worker.stall = Stall(number, unit, seconds), stack
                 self._out.append(Kill(number))

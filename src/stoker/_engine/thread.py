@@ -73,9 +73,9 @@ class ThreadBackend(Backend):
 
     capabilities = THREADS
 
-    def __init__(self, recipe: JobFactory, workers: int, rules: Rules, witness: EventSink) -> None:
+    def __init__(self, job_factory: JobFactory, workers: int, rules: Rules, event_sink: EventSink) -> None:
         self._rules = rules
-        self._witness = witness
+        self._event_sink = event_sink
         self._stalls = Stalls(rules.stall_warning)
         self._marks = [[*NEW_MARK] for _ in range(workers)]
         self._answers = _Outbox()
@@ -88,7 +88,7 @@ class ThreadBackend(Backend):
         closed = threading.Event()
         threads = []
         for number, inbox in enumerate(self._queues):
-            arguments = (recipe, number, inbox, self._answers, closed, self._marks[number])
+            arguments = (job_factory, number, inbox, self._answers, closed, self._marks[number])
             threads.append(threading.Thread(target=_work, args=arguments, name=f"stoker-{number}", daemon=True))
             self._dispatch.joined(number)
         for thread in threads:
@@ -107,15 +107,15 @@ class ThreadBackend(Backend):
             self._note_work(worker)
 
     def _note_work(self, worker: int) -> None:
-        held = self._dispatch.held(worker)
-        self._stalls.works_on(worker, held[0].unit if held else None, time.monotonic())
+        assignments = self._dispatch.assignments(worker)
+        self._stalls.works_on(worker, assignments[0].unit if assignments else None, time.monotonic())
 
     def receive(self, timeout: float | None) -> Answer:
         check_owner(self._owner)  # a forked child has none of its parent's threads
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             while self._events:  # events left when the user's listener raises are delivered with the next batch
-                self._witness.tell(self._events.popleft())
+                self._event_sink.tell(self._events.popleft())
                 if not self.close.alive:  # type: ignore[attr-defined]  # by the listener: no thread will answer
                     raise errors.IteratorClosedError("the iterator is closed: make a new one with iter(loader)")
             now = time.monotonic()
@@ -142,16 +142,16 @@ class ThreadBackend(Backend):
         """Reports stalls. Runs only while the trainer waits for a batch."""
         for worker, unit, seconds in self._stalls.due(time.monotonic()):
             position = Position.of(*self._marks[worker])
-            where = self._witness.locate(unit, position)
-            story = f"worker {worker} has been at {where.told} for {seconds:.3g} s."
+            where = self._event_sink.locate(unit, position)
+            story = f"worker {worker} has been at {where.text} for {seconds:.3g} s."
             stack = _stack_of(self._threads[worker])
             if self._rules.stall_action == "raise":
                 raise errors.StalledError(f"{story} Raise stall_warning, or look at its Python stack:\n{stack}")
-            told = f"{story} The worker goes on (stall_action='warn'). Its Python stack:\n{stack}"
+            message = f"{story} The worker goes on (stall_action='warn'). Its Python stack:\n{stack}"
             mark, batch, index = position.mark, where.batch, where.index
             self._events.append(
                 WorkerStalled(
-                    message=told, worker=worker, batch=batch, unit=unit, mark=mark, seconds=seconds, index=index
+                    message=message, worker=worker, batch=batch, unit=unit, mark=mark, seconds=seconds, index=index
                 )
             )
 
@@ -189,24 +189,24 @@ def _stack_of(thread: threading.Thread) -> str:
 
 
 def _work(
-    recipe: JobFactory, number: int, inbox: _Inbox, outbox: _Outbox, closed: threading.Event, mark: list[int]
+    job_factory: JobFactory, number: int, inbox: _Inbox, outbox: _Outbox, closed: threading.Event, mark: list[int]
 ) -> None:
     """Runs a worker thread."""
     where = f"in DataLoader worker thread {number}"
     job: Job | None = None
     failed: Failure | errors.WorkerDiedError | None = None
     try:
-        job = recipe(number)
+        job = job_factory(number)
         job.mark = mark
     except BaseException as error:
-        failed = _told(error, where)
+        failed = _failure_of(error, where)
     while (item := inbox.get()) is not None and not closed.is_set():
         start = time.perf_counter()
         unit, work = item
         try:
             answer = Answer(unit, "error", failed, number) if job is None else _run(job, unit, work, number, where)
         except BaseException as error:  # otherwise the unit would have no answer
-            answer = Answer(unit, "error", _told(error, where), number)
+            answer = Answer(unit, "error", _failure_of(error, where), number)
         outbox.put(answer, time.perf_counter() - start)
         del item, work, answer  # the batch is the trainer's now
 
@@ -219,12 +219,12 @@ def _run(job: Job, unit: int, work: object, number: int, where: str) -> Answer:
     except NothingLeft:
         answer = Answer(unit, "empty", None, number)
     except BaseException as error:
-        answer = Answer(unit, "error", _told(error, located(where, job.failed_index())), number)
-    answer.said = job.said()
+        answer = Answer(unit, "error", _failure_of(error, located(where, job.failed_index())), number)
+    answer.report = job.report()
     return answer
 
 
-def _told(error: BaseException, where: str) -> Failure | errors.WorkerDiedError:
+def _failure_of(error: BaseException, where: str) -> Failure | errors.WorkerDiedError:
     """Returns the error for the user. The class need not be picklable: also a local one stays itself."""
     if issubclass(type(error), Exception):
         return replace(Failure.of(error, where), kind=type(error))

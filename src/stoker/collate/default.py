@@ -1,4 +1,5 @@
-"""The default collation: samples of one structure become one batch of that structure.
+"""The default collation, which makes a batch of samples of one structure, and the default conversion of a sample that
+is not batched.
 
 | samples                                    | batch of n                                                      |
 |--------------------------------------------|-----------------------------------------------------------------|
@@ -94,11 +95,9 @@ def collated_by(batch: Sequence[Any], fn_map: Mapping[registry.Key, registry.Col
     return one_level(batch, fn_map, lambda values, _key: collated_by(values, fn_map))
 
 
-# The default conversion of a sample that is not batched (`batch_size=None`).
-#
-# NumPy arrays and scalars become leaves of the output, inside mappings, named tuples, tuples (which become lists) and
-# other sequences. All other values stay unchanged: numbers, strings, arrays of strings or objects, dataclasses.
-# Arrays and tensors keep their memory. The functions are stateless: any thread and process may call them.
+# The default conversion of a sample that is not batched (`batch_size=None`): NumPy arrays and scalars become leaves of
+# the output, inside mappings, named tuples, tuples (which become lists) and other sequences. Other values stay as they
+# are. Arrays and tensors keep their memory. Stateless: any thread and process may call the functions.
 
 
 _AS_THEY_ARE = frozenset({int, float, bool, str, bytes, type(None)})

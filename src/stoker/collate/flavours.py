@@ -1,4 +1,6 @@
-"""Stoker's collate functions, each in a variant for every output of a loader."""
+"""Stoker's collate functions, each in a variant for every output of a loader; torch's `default_collate` in the batch's
+memory.
+"""
 
 from __future__ import annotations
 
@@ -102,9 +104,6 @@ def _default_output(collate_fn: CollateFn) -> Any:
     """Returns the kind of leaves of a default collation; `_NEITHER` for any other function."""
     outputs = ((default_collate, None), (numpy_collate, "numpy"), (deferred_collate, "deferred"))
     return next((output for ours, output in outputs if collate_fn is ours), _NEITHER)
-
-
-# Makes torch's own `default_collate`, which users call in workers, write into the memory of the batch.
 
 
 def write_in_place() -> None:

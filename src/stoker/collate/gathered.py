@@ -108,17 +108,17 @@ class Gathered:
         places = _as_integers(indices)
         if places is None:
             return NOT_GATHERED
-        made: list[Any] = []
+        arrays: list[Any] = []
         out: Any
         batch: Any
         if self._flat is not None:  # the most frequent case, optimised
             count = len(places)
-            made = [empty((count, *shape), dtype) for empty, shape, dtype, _ in self._flat]
-            out = [*made]
+            arrays = [empty((count, *shape), dtype) for empty, shape, dtype, _ in self._flat]
+            out = [*arrays]
         else:
-            out = _over(self._layout, lambda leaf: _allocated(_maker(leaf, leaves), len(places), made))
+            out = _over(self._layout, lambda leaf: _allocated(_maker(leaf, leaves), len(places), arrays))
         with tensors.lent_by(None):
-            answer = self._source.gather(places, out) if self._checked else self._watched(places, out, made)
+            answer = self._source.gather(places, out) if self._checked else self._watched(places, out, arrays)
         if answer is NotImplemented:
             self._declined += 1
             return NOT_GATHERED
@@ -127,12 +127,12 @@ class Gathered:
                 f"{self._name}.gather() returned a {type(answer).__name__}: it has to write into `out`, and to return "
                 "None. Write out[...] = value, not out = value."
             )
-        if not (self._flat and all(map(operator.is_, out, made))) and not _is_in_place(out, made):
+        if not (self._flat and all(map(operator.is_, out, arrays))) and not _is_in_place(out, arrays):
             raise self._replaced()
         if self._flat is not None:  # only now: torch may copy if a default device is set
-            batch = [finish(leaf) for leaf, (_, _, _, finish) in zip(made, self._flat, strict=True)]
+            batch = [finish(leaf) for leaf, (_, _, _, finish) in zip(arrays, self._flat, strict=True)]
         else:
-            rest = iter(made)
+            rest = iter(arrays)
             batch = _over(self._layout, lambda leaf: _maker(leaf, leaves).finish(next(rest)))
         self._gathered += 1
         if not self._gathered & (self._gathered - 1):
@@ -150,38 +150,38 @@ class Gathered:
     def _name(self) -> str:
         return type(self._dataset).__name__
 
-    def _watched(self, places: Any, out: Any, made: list[Any]) -> Any:
+    def _watched(self, places: Any, out: Any, arrays: list[Any]) -> Any:
         """Returns the result of `gather`, after checks of `out`."""
         holders = _holders(out)
-        before = _references(made, holders)
-        forms = [(leaf.shape, leaf.dtype) for leaf in made]
-        _fill(made, _UNWRITTEN)
+        before = _references(arrays, holders)
+        forms = [(leaf.shape, leaf.dtype) for leaf in arrays]
+        _fill(arrays, _UNWRITTEN)
         answer = self._source.gather(places, out)
         if answer is not None:
             return answer
-        if not _is_in_place(out, made) or [(leaf.shape, leaf.dtype) for leaf in made] != forms:
+        if not _is_in_place(out, arrays) or [(leaf.shape, leaf.dtype) for leaf in arrays] != forms:
             raise self._replaced()
-        if (answer := self._see_what_is_written(places, out, made)) is not None:
+        if (answer := self._see_what_is_written(places, out, arrays)) is not None:
             return answer
-        if _references(made, holders) != before:
+        if _references(arrays, holders) != before:
             gc.collect()  # references held only by a cycle do not count
-            if _references(made, holders) != before:
+            if _references(arrays, holders) != before:
                 raise BatchError(
                     f"{self._name}.gather() keeps `out`, or a part of it. Its memory is lent: it belongs to the "
                     "training loop when gather() returns, and later to other batches. Keep a copy."
                 )
         return answer
 
-    def _see_what_is_written(self, places: Any, out: Any, made: list[Any]) -> Any:
+    def _see_what_is_written(self, places: Any, out: Any, arrays: list[Any]) -> Any:
         """Checks that every item is written. Gathers again if some bytes are unchanged, since bytes may coincide.
 
         Returns:
             The result of the second `gather`, or None.
         """
-        as_it_was = [_unwritten(leaf) for leaf in made]
+        as_it_was = [_unwritten(leaf) for leaf in arrays]
         if not any(map(np.any, as_it_was)):
             return None
-        _fill(made, ~_UNWRITTEN & 0xFF)
+        _fill(arrays, ~_UNWRITTEN & 0xFF)
         if (answer := self._source.gather(places, out)) is not None:  # now the batch is not gathered at all
             return answer
         for (path, leaf), before in zip(_flat(out), as_it_was, strict=True):
@@ -280,10 +280,10 @@ def _maker(leaf: Any, leaves: NumpyLeaves) -> _Maker:
     return _Maker(tensors.empty_tensor, shape, leaf.dtype, leaves.of_tensor)
 
 
-def _allocated(maker: _Maker, count: int, made: list[Any]) -> Any:
+def _allocated(maker: _Maker, count: int, arrays: list[Any]) -> Any:
     """Returns memory for a leaf with `count` rows."""
-    made.append(maker.empty((count, *maker.shape), maker.dtype))
-    return made[-1]
+    arrays.append(maker.empty((count, *maker.shape), maker.dtype))
+    return arrays[-1]
 
 
 def has_our_functions(layout: Any, output: registry.Output | None) -> bool:
@@ -308,9 +308,9 @@ def _is_collated_by(leaves: NumpyLeaves, fn_map: FnMap, layout: Any) -> bool:
     def field(values: Sequence[Any], _key: Any) -> None:
         parts.append(values[0])
 
-    found = structure.collated((layout,), field) is not structure.NOT_A_STRUCTURE
-    found = found or structure.collated_dataclass((layout,), field) is not structure.NOT_A_STRUCTURE
-    return found and all(_is_collated_by(leaves, fn_map, part) for part in parts)
+    is_structure = structure.collated((layout,), field) is not structure.NOT_A_STRUCTURE
+    is_structure = is_structure or structure.collated_dataclass((layout,), field) is not structure.NOT_A_STRUCTURE
+    return is_structure and all(_is_collated_by(leaves, fn_map, part) for part in parts)
 
 
 def _is_ours(leaves: NumpyLeaves, fn_map: FnMap, sample: Any) -> bool:
@@ -347,24 +347,24 @@ def _flat(batch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from _flat(value, f"{path or ' in '}{type(batch).__name__}[{key!r}] ")
 
 
-def _is_in_place(out: Any, made: list[Any]) -> bool:
+def _is_in_place(out: Any, arrays: list[Any]) -> bool:
     """Returns whether `out` still holds the leaves made for it."""
-    if type(out) is dict and len(out) == len(made) and all(map(operator.is_, out.values(), made)):
+    if type(out) is dict and len(out) == len(arrays) and all(map(operator.is_, out.values(), arrays)):
         return True  # without a walk
-    return list(map(id, (leaf for _, leaf in _flat(out)))) == list(map(id, made))
+    return list(map(id, (leaf for _, leaf in _flat(out)))) == list(map(id, arrays))
 
 
 def _said(paths: list[str]) -> str:
     return ", ".join(path.strip() or "one leaf" for path in paths)
 
 
-def _references(made: list[Any], holders: list[Any]) -> list[int]:
+def _references(arrays: list[Any], holders: list[Any]) -> list[int]:
     """Returns the reference counts of the leaves, their containers, and the arrays that they are views of; an empty
     list on interpreters without reference counts."""
     if sys.implementation.name != "cpython":
         return []
-    bases = [leaf.base for leaf in made if isinstance(leaf, np.ndarray) and isinstance(leaf.base, np.ndarray)]
-    return [sys.getrefcount(thing) for thing in (*made, *holders, *bases)]
+    bases = [leaf.base for leaf in arrays if isinstance(leaf, np.ndarray) and isinstance(leaf.base, np.ndarray)]
+    return [sys.getrefcount(thing) for thing in (*arrays, *holders, *bases)]
 
 
 def _holders(out: Any) -> list[Any]:
@@ -390,8 +390,8 @@ def _bytes(leaf: Any) -> Any:
     return leaf.reshape(-1).view(np.uint8)
 
 
-def _fill(made: list[Any], byte: int) -> None:
-    for leaf in made:
+def _fill(arrays: list[Any], byte: int) -> None:
+    for leaf in arrays:
         _bytes(leaf).fill(byte)
 
 

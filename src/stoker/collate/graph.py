@@ -1,4 +1,4 @@
-"""Graphs of different sizes: joined into one graph of several parts without edges between them."""
+"""Graphs and arrays of different sizes, joined: graphs without edges between them, arrays one behind another."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ class _Graphs:
                 f"the number of nodes of a graph is unknown: its fields are {list(self._graphs[0])}. Name a field with "
                 "a row for each node in nodes=, or give each sample a field 'num_nodes'."
             )
-        told = structure.fields_named(self._graphs, ["num_nodes"], lambda values, _key: [*map(int, values)])
-        counts: list[int] = told["num_nodes"]
+        num_nodes = structure.fields_named(self._graphs, ["num_nodes"], lambda values, _key: [*map(int, values)])
+        counts: list[int] = num_nodes["num_nodes"]
         return counts
 
     def _edges_of(self, values: Sequence[Any]) -> Any:
@@ -208,9 +208,6 @@ def _as_edges(value: Any, place: int) -> Array:
             places=[place],
         )
     return edges
-
-
-# Arrays of different lengths, joined one behind another into one leaf.
 
 
 def parts_of(batch: Sequence[Any]) -> list[Any]:

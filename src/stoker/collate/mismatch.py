@@ -98,9 +98,9 @@ def unequal_dtypes(batch: Sequence[Any], cause: object) -> BatchError:
 def overflow(batch: Sequence[int], where: str | None = None) -> IntegerSizeError:
     """Returns the error for integers of more than 64 bits. `where` names their container, if it is not the batch."""
     large = [place for place, value in enumerate(batch) if not -(2**63) <= value < 2**63]
-    found = f"{where} to be padded" if where else f"{_places(large[:1])} of the batch"
+    subject = f"{where} to be padded" if where else f"{_places(large[:1])} of the batch"
     return IntegerSizeError(
-        f"Overflow when unpacking long long: {batch[large[0]]} in {found} is no 64 bit integer. Give it "
+        f"Overflow when unpacking long long: {batch[large[0]]} in {subject} is no 64 bit integer. Give it "
         "as a string or as a float.",
         places=() if where else large,
     )
@@ -118,10 +118,10 @@ def _by(values: Sequence[Any], wording: str = "{}") -> str:
     places: dict[Any, list[int]] = {}
     for place, value in enumerate(values):
         places.setdefault(value, []).append(place)
-    said = [f"{wording.format(value)} in {_places(at)}" for value, at in list(places.items())[:_SHOWN]]
+    texts = [f"{wording.format(value)} in {_places(at)}" for value, at in list(places.items())[:_SHOWN]]
     if len(places) > _SHOWN:
-        said.append(f"{len(places) - _SHOWN} more")
-    return _joined(said)
+        texts.append(f"{len(places) - _SHOWN} more")
+    return _joined(texts)
 
 
 def _places(places: Sequence[int]) -> str:
@@ -132,17 +132,14 @@ def _places(places: Sequence[int]) -> str:
             runs[-1][1:] = [place]
         else:
             runs.append([place])
-    said = ["-".join(map(str, run)) for run in runs[:_SHOWN]]
+    texts = ["-".join(map(str, run)) for run in runs[:_SHOWN]]
     if len(runs) > _SHOWN:
-        said.append("others")
-    return f"sample{'s' if len(places) > 1 else ''} {_joined(said)}"
+        texts.append("others")
+    return f"sample{'s' if len(places) > 1 else ''} {_joined(texts)}"
 
 
-def _joined(said: Sequence[str]) -> str:
-    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
-
-
-# The dtype of a batch of mixed dtypes, by torch's rules, for NumPy arrays too.
+def _joined(texts: Sequence[str]) -> str:
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def common_dtype(dtypes: set[np.dtype[Any]], batch: Sequence[Any]) -> np.dtype[Any]:

@@ -1,4 +1,4 @@
-"""Samples of different lengths: padded to one length, with a mask of the real values."""
+"""Samples of different lengths: padded to one length, with a mask of the real values; also lists of Python numbers."""
 
 from __future__ import annotations
 
@@ -206,10 +206,10 @@ def rows_of(batch: Sequence[Any], dims: Sequence[int]) -> list[Any]:
 
     An empty list has no dtype and no other dimensions: it takes those of a row that has them.
     """
-    given = [None if isinstance(sample, list) and not list.__len__(sample) else _row(sample, batch) for sample in batch]
-    some = next((row for row in given if row is not None), np.empty(0, np.int64))
+    parts = [None if isinstance(sample, list) and not list.__len__(sample) else _row(sample, batch) for sample in batch]
+    some = next((row for row in parts if row is not None), np.empty(0, np.int64))
     nothing = some[tuple(slice(0 if dim in dims else None) for dim in range(some.ndim))]
-    rows = [nothing if row is None else row for row in given]
+    rows = [nothing if row is None else row for row in parts]
     if not all(isinstance(row, np.ndarray) for row in rows):
         rows = [as_tensor(row) for row in rows]
     if some.ndim <= dims[-1]:
@@ -221,8 +221,8 @@ def rows_of(batch: Sequence[Any], dims: Sequence[int]) -> list[Any]:
 
 def cut(rows: Sequence[Any], dims: Sequence[int], longest: int, side: Side) -> list[Any]:
     """Returns views of the rows, cut to `longest` in these dimensions on the side of the padding."""
-    kept = [[min(size, longest) if dim in dims else size for dim, size in enumerate(row.shape)] for row in rows]
-    return [row[_corner(row.shape, size, side)] for row, size in zip(rows, kept, strict=True)]
+    shapes = [[min(size, longest) if dim in dims else size for dim, size in enumerate(row.shape)] for row in rows]
+    return [row[_corner(row.shape, size, side)] for row, size in zip(rows, shapes, strict=True)]
 
 
 def padded(rows: Sequence[Any], sizes: Mapping[int, int], side: Side, value: Any, leaves: NumpyLeaves) -> Any:
@@ -264,11 +264,11 @@ def mask(rows: Sequence[Any], sizes: Mapping[int, int], side: Side, leaves: Nump
     return whole.to(rows[0].device) if is_tensor(whole) and is_tensor(rows[0]) else whole
 
 
-def _corner(shape: Sequence[int], kept: Sequence[int], side: Side) -> tuple[slice, ...]:
+def _corner(shape: Sequence[int], sizes: Sequence[int], side: Side) -> tuple[slice, ...]:
     """Returns the part of `shape` on the side of the data."""
     if side == "right":
-        return tuple(slice(size) for size in kept)
-    return tuple(slice(whole - size, None) for whole, size in zip(shape, kept, strict=True))
+        return tuple(slice(size) for size in sizes)
+    return tuple(slice(whole - size, None) for whole, size in zip(shape, sizes, strict=True))
 
 
 def _row(sample: Any, batch: Sequence[Any]) -> Any:
@@ -313,19 +313,16 @@ def _check(value: Any, held_as: Callable[[Any], Any]) -> None:
     """Raises BatchError for a value that the rows' dtype would wrap, cut or overflow; floats may be rounded."""
     fits = False
     with suppress(OverflowError, RuntimeError, ValueError), np.errstate(all="ignore"):
-        held = held_as(value)
-        rounded = isinstance(held, (float, complex, np.inexact)) and np.isfinite(held)
-        fits = rounded or held == value or (held != held and value != value)
+        dtype = held_as(value)
+        rounded = isinstance(dtype, (float, complex, np.inexact)) and np.isfinite(dtype)
+        fits = rounded or dtype == value or (dtype != dtype and value != value)
     if not fits:
         raise BatchError(f"padding value {value!r} does not fit the samples' dtype: choose another padding_value=")
 
 
-# Lists of Python's numbers, all of one type: read without changing reference counts, and padded together.
-#
-# Reading a number from a list changes its reference count, even in `np.asarray`. In a forked worker this copies every
-# page of numbers: half of the memory of a batch of texts. `marshal` is the only reader in the standard library that
-# changes no count, and its output is simple: a type byte and the value for each number. The output is checked, so
-# other contents are never mistaken for numbers.
+# Lists of Python numbers of one type, padded without changing reference counts: `np.asarray` changes the count of each
+# number, which copies every page of them in a forked worker. `marshal` changes no count, and its output is simple, a
+# type byte and the value for each number. The output is checked, so other contents are never mistaken for numbers.
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -363,11 +360,11 @@ class ListedNumbers(NamedTuple):
         """Returns at most `longest` numbers of each list: the last ones if `from_start`, else the first ones."""
         if self.lengths.max() <= longest:
             return self
-        kept = np.minimum(self.lengths, longest)
+        lengths = np.minimum(self.lengths, longest)
         ends = self.lengths.cumsum()
-        begins = ends - kept if from_start else ends - self.lengths
-        steps = np.arange(kept.sum()) - np.repeat(kept.cumsum() - kept, kept)
-        return ListedNumbers(self.values[np.repeat(begins, kept) + steps], kept)
+        begins = ends - lengths if from_start else ends - self.lengths
+        steps = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
+        return ListedNumbers(self.values[np.repeat(begins, lengths) + steps], lengths)
 
 
 def numbers_of(lists: Sequence[Any]) -> ListedNumbers | None:

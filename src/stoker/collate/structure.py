@@ -72,9 +72,9 @@ def rebuilt_mapping(elem: Mapping[Any, Any], fields: dict[Any, Any]) -> Any:
 def copied(elem: Any) -> Any:
     """Returns a copy of a dataclass for collated fields, without cached properties of the original."""
     clone = copy.copy(elem)
-    kept = getattr(clone, "__dict__", {})
-    for name in [name for name in kept if isinstance(getattr(type(clone), name, None), functools.cached_property)]:
-        del kept[name]
+    fields = getattr(clone, "__dict__", {})
+    for name in [name for name in fields if isinstance(getattr(type(clone), name, None), functools.cached_property)]:
+        del fields[name]
     return clone
 
 
@@ -134,10 +134,8 @@ def _at(step: str, field: Field, values: Sequence[Any], key: Any) -> Any:
         raise
 
 
-# The samples of a run of rows, taken out of their collated batch: another worker collates them with other samples.
-#
-# The default collation of these samples, together with any others, is that of the samples that were collated: a leaf
-# has the type that it had in its sample, and a Python number the value that its dtype keeps.
+# The samples of a run of rows, taken out of their collated batch, so that another worker can collate them with others.
+# A leaf has the type that it had in its sample, and a Python number the value that its dtype keeps.
 
 
 def form_of(sample: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Tensors: stacked into the memory of the batch, and converted to and from arrays. Never imports torch by itself."""
+"""Tensors: allocated in the memory of the batch, stacked, and converted to and from arrays. Never imports torch by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,12 @@ def stacked(batch: Sequence[Any]) -> torch.Tensor:
         raise explained from cause
 
 
-def in_order(made: torch.Tensor) -> torch.Tensor:
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a batch of `torch.stack` as torch's loader gives it: from a worker contiguous, without workers in the
     memory format of its samples."""
-    if made.dim() < 5 or current.info is None or made.is_contiguous():
-        return made
-    return made.contiguous()
+    if tensor.dim() < 5 or current.info is None or tensor.is_contiguous():
+        return tensor
+    return tensor.contiguous()
 
 
 def as_tensor(value: Any) -> torch.Tensor:

@@ -15,7 +15,7 @@ from stoker.datasets.combining import become_stream, checked, positive, shard_of
 from stoker.datasets.gather import describe
 from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part
-from stoker.datasets.worker_share import listened
+from stoker.datasets.worker_share import resume_and_report
 
 T = TypeVar("T")
 
@@ -134,18 +134,18 @@ class CacheDataset(Dataset[T]):
 
         def samples(indices: Sequence[Any]) -> list[T]:
             numbers = [self._number(index) for index in indices]
-            kept = [None if number is None else self._find(number) for number in numbers]
-            missing = [index for index, data in zip(indices, kept, strict=True) if data is None]
-            made = fetch(missing) if missing else []
-            if len(made) != len(missing):  # the samples cannot be assigned to indices
+            stored = [None if number is None else self._find(number) for number in numbers]
+            missing = [index for index, data in zip(indices, stored, strict=True) if data is None]
+            fetched = fetch(missing) if missing else []
+            if len(fetched) != len(missing):  # the samples cannot be assigned to indices
                 raise ValueError(
-                    f"{type(self.dataset).__name__}.__getitems__ gave {len(made)} samples, expected {len(missing)}, "
+                    f"{type(self.dataset).__name__}.__getitems__ gave {len(fetched)} samples, expected {len(missing)}, "
                     "one for each index"
                 )
-            rest = iter(made)
+            rest = iter(fetched)
             return [
                 self._keep(number, next(rest)) if data is None else loaded(data, number)
-                for number, data in zip(numbers, kept, strict=True)
+                for number, data in zip(numbers, stored, strict=True)
             ]
 
         return samples
@@ -236,7 +236,7 @@ class _Cached(StreamIterator[T]):
             self._open()
 
     def _open(self) -> ReadAgain:
-        self._source = ReadAgain(listened(self._dataset, self._state, "CacheDataset"), self._loaded)
+        self._source = ReadAgain(resume_and_report(self._dataset, self._state, "CacheDataset"), self._loaded)
         self._loaded, self._calls = None, 0
         return self._source
 
@@ -295,5 +295,5 @@ class _Cached(StreamIterator[T]):
         if not self._sound:
             state["unsound"] = True
         if self._source is not None:
-            state |= self._source.told_since(self._calls)
+            state |= self._source.state_since(self._calls)
         return state if self._state is None else state | {"source": self._state}

@@ -256,9 +256,6 @@ def _spare() -> int:
     return max(0, memory.bytes - kept_free(memory.limit))
 
 
-# Pickles of samples for the cache, one for each sample.
-
-
 class _SamplePickler(pickle.Pickler):
     """Pickles only the values that a tensor shows. Torch would pickle the entire memory of which it is a view."""
 

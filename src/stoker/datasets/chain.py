@@ -1,4 +1,4 @@
-"""Streams one after another."""
+"""Datasets one after another: `ConcatDataset` by index, `ChainDataset` for streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import pass_epoch, shard_of, shards_of
 from stoker.datasets.gather import Indices, common_layout, describe, gather_parts, inside
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part
-from stoker.datasets.worker_share import listened
+from stoker.datasets.worker_share import resume_and_report
 from stoker.errors import StateMismatchError
 
 # Datasets one after another, by index.
@@ -188,21 +188,21 @@ class _Chained(StreamIterator[Any]):
         self._streams = streams
         self._number = number
         self._open: StreamIterator[Any] | None = None
-        found = sum(1 for _ in itertools.islice(streams, number))
-        if found < number:
-            raise StateMismatchError(f"the state stands in stream {number} of a chain that has {found}")
+        passed = sum(1 for _ in itertools.islice(streams, number))
+        if passed < number:
+            raise StateMismatchError(f"the state stands in stream {number} of a chain that has {passed}")
         if at is not None:  # now: samples that are read again must not use the next sample's random numbers
             stream = next(streams, None)
             if stream is None:
-                raise StateMismatchError(f"the state stands in stream {number} of a chain that has {found}")
-            self._open = listened(stream, at, "ChainDataset")
+                raise StateMismatchError(f"the state stands in stream {number} of a chain that has {passed}")
+            self._open = resume_and_report(stream, at, "ChainDataset")
 
     def __next__(self) -> Any:
         while True:
             if self._open is None:
                 stream = next(self._streams)
                 try:
-                    self._open = listened(stream, None, "ChainDataset")
+                    self._open = resume_and_report(stream, None, "ChainDataset")
                 except Exception:  # a stream that cannot be opened is not tried again
                     self._number += 1
                     raise

@@ -134,8 +134,8 @@ class Columns(Sequence[Row], Generic[Row]):
             row = self._rows[index]
         except IndexError:
             raise IndexError(f"row {index} is out of range for {len(self)} rows") from None
-        made: Row = self._form.join_one([read(row) for read in self._readers])
-        return made
+        joined: Row = self._form.join_one([read(row) for read in self._readers])
+        return joined
 
     def __getitems__(self, indices: Sequence[int] | Array) -> list[Row]:
         """Returns the rows at `indices`, in that order, at a fraction of the cost of reading them one by one.
@@ -299,10 +299,10 @@ def _form_of(row: Any) -> _Form:
     return _Dicts(row) if type(row) is dict else _Single()
 
 
-def _unlike(row: int, found: str, expected: str) -> ValueError:
+def _unlike(row: int, actual: str, expected: str) -> ValueError:
     return ValueError(
-        f"columns(): row {row} has {found}, expected {expected} as in row 0. All rows are alike: make them so, or keep "
-        "them in a list."
+        f"columns(): row {row} has {actual}, expected {expected} as in row 0. All rows are alike: make them so, or "
+        "keep them in a list."
     )
 
 

@@ -1,4 +1,5 @@
-"""`shards_itself`: a stream's declaration whether it divides its samples among the workers of a loader.
+"""Facts that a stream declares or shows: whether it divides itself among workers, is its own iterator, and which part a
+rank reads.
 
     class Logs(IterableDataset):
         shards_itself = False  # it reads get_worker_info().id only to log it
@@ -35,26 +36,26 @@ def declared(dataset: Any) -> bool | None:
     """
     if not hasattr(type(dataset), "shards_itself") and "shards_itself" not in getattr(dataset, "__dict__", ()):
         return None
-    said = dataset.shards_itself
-    if said is None or said is True or said is False:
-        return said
-    raise TypeError(f"shards_itself of {type(dataset).__name__} is {said!r:.100}, expected True or False")
+    declaration = dataset.shards_itself
+    if declaration is None or declaration is True or declaration is False:
+        return declaration
+    raise TypeError(f"shards_itself of {type(dataset).__name__} is {declaration!r:.100}, expected True or False")
 
 
 def declared_by_all(dataset: Any) -> bool | None:
     """Returns the declaration that a dataset, or all streams in it, make; None if they differ or there is none."""
-    said = {declared(stream) for stream in streams_in(dataset)}
-    return said.pop() if len(said) == 1 else None
+    declarations = {declared(stream) for stream in streams_in(dataset)}
+    return declarations.pop() if len(declarations) == 1 else None
 
 
 def undeclared(dataset: Any) -> str:
     """Returns the names of a dataset's streams that declare nothing and are of no class known to divide itself among
     workers; empty if there are none.
     """
-    found = [stream for stream in streams_in(dataset) if declared(stream) is None and not _is_known(stream)]
-    names = dict.fromkeys(map(_name, found))
-    if names and found != [dataset]:
-        names["a function around it" if len(found) == 1 else "a function around them"] = None
+    streams = [stream for stream in streams_in(dataset) if declared(stream) is None and not _is_known(stream)]
+    names = dict.fromkeys(map(_name, streams))
+    if names and streams != [dataset]:
+        names["a function around it" if len(streams) == 1 else "a function around them"] = None
     return " or ".join(names)
 
 
@@ -70,10 +71,10 @@ def streams_in(dataset: Any, declared_too: bool = False) -> list[Any]:
     attributes = getattr(dataset, "__dict__", {})
     inner: list[Any] = [attributes["dataset"]] if "dataset" in attributes else []
     for name in ("datasets", "streams"):
-        held = attributes.get(name)
-        inner += held if isinstance(held, Sequence) else ()
-    found = [stream for one in inner if is_stream(one) for stream in streams_in(one, declared_too)]
-    return found or [dataset]
+        value = attributes.get(name)
+        inner += value if isinstance(value, Sequence) else ()
+    streams = [stream for one in inner if is_stream(one) for stream in streams_in(one, declared_too)]
+    return streams or [dataset]
 
 
 def _is_known(dataset: Any) -> bool:
@@ -87,10 +88,8 @@ def _name(dataset: Any) -> str:
     return f"from_iterable({getattr(factory, '__name__', type(factory).__name__)})"
 
 
-# Streams that are their own iterator: their place is a fact about the dataset, also before an epoch's first sample.
-#
-# Such a stream need not go back to its start at `iter()`. So a state that is taken before the first sample holds the
-# stream's own state, which is loaded before `iter()`. Any other stream begins with a new iterator, and needs nothing.
+# Streams that are their own iterator need not go back to their start at `iter()`. A state taken before the first sample
+# therefore holds the stream's own state, which is loaded before `iter()`. Other streams begin with a new iterator.
 
 
 def places(dataset: Any) -> list[Any] | None:
@@ -112,8 +111,8 @@ def put_back(dataset: Any, states: Sequence[Any]) -> None:
 
 def _own_iterators(dataset: Any) -> list[Any]:
     names = ("__next__", "state_dict", "load_state_dict")
-    found = streams_in(dataset, declared_too=True)
-    return [stream for stream in found if all(callable(getattr(type(stream), name, None)) for name in names)]
+    streams = streams_in(dataset, declared_too=True)
+    return [stream for stream in streams if all(callable(getattr(type(stream), name, None)) for name in names)]
 
 
 def _said_by(stream: Any) -> Any:
@@ -157,20 +156,20 @@ def rank_share(stream: Any) -> tuple[int, int] | None:
     """Returns the number of parts into which a stream, or one inside it, was cut, and the number of its part; None for
     a whole stream. A part that was cut again is a part of the whole stream."""
     ring, seen = [stream], {id(stream)}
-    found: list[tuple[int, int]] = []
+    shares: list[tuple[int, int]] = []
     for _ in range(_MOST_STEPS):
-        found += [each._share for each in ring if isinstance(each, KnowsShare) and each._share is not None]
+        shares += [each._share for each in ring if isinstance(each, KnowsShare) and each._share is not None]
         inner = {id(part): part for each in ring for part in _streams_in(each) if id(part) not in seen}
         ring = list(inner.values())
         seen |= inner.keys()
-    return max(found, default=None)
+    return max(shares, default=None)
 
 
 def _streams_in(holder: Any) -> Iterator[Any]:
     try:
-        held = object.__getattribute__(holder, "__dict__")
+        attributes = object.__getattribute__(holder, "__dict__")
     except AttributeError:
         return
-    for value in held.values():
+    for value in attributes.values():
         items = value[:_MOST_PARTS] if type(value) in (list, tuple) else [value]
         yield from filter(is_stream, items)

@@ -371,9 +371,6 @@ def _beside(leaf: Any) -> Any:
     return np.empty_like(leaf) if isinstance(leaf, np.ndarray) else leaf.new_empty(leaf.shape)
 
 
-# Descriptions of samples for messages, by the method `describe(index)` of a dataset, also through wrappers.
-
-
 def describe(dataset: Any, index: Any) -> Any:
     """Returns the dataset's description of the sample at `index`; None if it has none.
 

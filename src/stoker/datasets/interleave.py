@@ -13,7 +13,7 @@ from stoker.datasets.base import is_stream
 from stoker.datasets.combining import NoDatasetError, checked, pass_epoch, positive
 from stoker.datasets.shards import ShardProgress, share_of
 from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end
-from stoker.datasets.worker_share import listened
+from stoker.datasets.worker_share import resume_and_report
 from stoker.errors import StateError, StateFormatError, StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -101,8 +101,8 @@ class _Interleaved(StreamIterator[T_co]):
         self._order = {name: getattr(dataset, name) for name in ("open_at_once", "block", "seed")}
         saved = progress.saved
         self._epoch = dataset.epoch if saved is None else count(saved, "epoch")
-        if saved is not None and (found := {name: saved.get(name) for name in self._order}) != self._order:
-            raise StateMismatchError(f"the state is of another order, {found}: here is {self._order}")
+        if saved is not None and (order := {name: saved.get(name) for name in self._order}) != self._order:
+            raise StateMismatchError(f"the state is of another order, {order}: here is {self._order}")
         if dataset.seed is not None:
             progress.waiting = deque(sorted(progress.waiting, key=bits(dataset.seed, self._epoch)))
         self._open: list[tuple[int, StreamIterator[T_co]]] = []
@@ -160,8 +160,8 @@ class _Interleaved(StreamIterator[T_co]):
             except (StateError, NoDatasetError):  # not caused by the stream
                 raise
             except Exception as error:
-                told = not_the_end(f"streams[{number}]") if isinstance(error, StopIteration) else error
-                self._failed.append((number, state, told))
+                raised = not_the_end(f"streams[{number}]") if isinstance(error, StopIteration) else error
+                self._failed.append((number, state, raised))
                 continue
             if state is None:
                 self._new.add(number)
@@ -173,7 +173,7 @@ class _Interleaved(StreamIterator[T_co]):
         if not _is_dataset(stream):
             stream = checked(stream(), f"InterleaveDataset (from streams[{number}])")
         pass_epoch(stream, self._epoch)
-        return listened(stream, state, "InterleaveDataset")
+        return resume_and_report(stream, state, "InterleaveDataset")
 
 
 def _without_samples(number: int, stream: Any) -> ValueError:

@@ -46,19 +46,20 @@ class _FromIterable(Stream[T_co]):
         self.kwargs = kwargs
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
-        tell, current.reading.on_read_again = current.reading.on_read_again, None
-        if tell is not None and state and state.get("seen"):
-            tell(state["seen"])  # random numbers drawn by the factory belong to the first sample
+        on_read_again, current.reading.on_read_again = current.reading.on_read_again, None
+        if on_read_again is not None and state and state.get("seen"):
+            on_read_again(state["seen"])  # random numbers drawn by the factory belong to the first sample
         try:
-            made = self.factory(*self.args, **self.kwargs)
+            iterable = self.factory(*self.args, **self.kwargs)
         except StopIteration as error:
             raise not_the_end("the factory of from_iterable()") from error
-        if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
+        if not hasattr(iterable, "__iter__") and not hasattr(iterable, "__getitem__"):
             name = getattr(self.factory, "__qualname__", type(self.factory).__name__)
             raise TypeError(
-                f"from_iterable({name}): {name} returned {made!r:.100}, which is not iterable. Is a return or "
+                f"from_iterable({name}): {name} returned {iterable!r:.100}, which is not iterable. Is a return or "
                 "a yield missing?"
             )
-        if isinstance(made, Sequence) or hasattr(made, "state_dict") or not hasattr(made, "__iter__"):
-            return resume(made, state)
-        return Counted(iter(made), state, tell)  # never by index: indexing a dict, for instance, gives other items
+        if isinstance(iterable, Sequence) or hasattr(iterable, "state_dict") or not hasattr(iterable, "__iter__"):
+            return resume(iterable, state)
+        # Never by index: indexing a dict, for instance, gives other items.
+        return Counted(iter(iterable), state, on_read_again)

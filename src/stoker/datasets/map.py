@@ -1,4 +1,4 @@
-"""A function applied to every sample."""
+"""A function applied to every sample, and the samples of a stream that fulfil a condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several datasets mixed in exact proportions."""
+"""Several datasets mixed in exact proportions, and the endless sequence of sources that this needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, shard_of, shards_of
 from stoker.datasets.gather import Indices, common_layout, gather_parts, inside
 from stoker.datasets.stream import State, Stream, StreamIterator, count, parts, same_settings
-from stoker.datasets.worker_share import listened
+from stoker.datasets.worker_share import resume_and_report
 from stoker.errors import StateFormatError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -131,18 +131,18 @@ class _Stretch(NamedTuple):
 
 def _stretches(shares: list[Fraction], lengths: list[int], stop: str) -> Iterator[_Stretch]:
     """Yields the stretches of a mix by index: a new one begins whenever a source drops out."""
-    start, sources, given = 0, list(range(len(shares))), [0] * len(shares)
+    start, sources, counts = 0, list(range(len(shares))), [0] * len(shares)
     while sources:
         proportions = Proportions([shares[source] for source in sources])
         # The position at which each source has no sample left.
-        ends = [proportions.position(place, lengths[source] - given[place]) for place, source in enumerate(sources)]
+        ends = [proportions.position(place, lengths[source] - counts[place]) for place, source in enumerate(sources)]
         size = max(ends) if stop == "repeat" else min(ends)
-        yield _Stretch(start, start + size, sources, given, proportions)
+        yield _Stretch(start, start + size, sources, counts, proportions)
         if stop != "drop":
             return
         left = [place for place in range(len(sources)) if ends[place] != size]
         now = proportions.before(size)
-        start, sources, given = start + size, [sources[p] for p in left], [given[p] + now[p] for p in left]
+        start, sources, counts = start + size, [sources[p] for p in left], [counts[p] + now[p] for p in left]
 
 
 def _empty(place: int, datasets: Sequence[Any]) -> ValueError:
@@ -183,7 +183,7 @@ class _Mixed(StreamIterator[Any]):
         self._datasets = datasets
         self._shares = shares
         self._stop = stop
-        self._sources = [listened(*pair, "MixDataset") for pair in zip(datasets, states, strict=True)]
+        self._sources = [resume_and_report(*pair, "MixDataset") for pair in zip(datasets, states, strict=True)]
         self._take_turns()
 
     def _take_turns(self) -> None:
@@ -211,7 +211,7 @@ class _Mixed(StreamIterator[Any]):
             elif self._stop == "first" or len(self._ended) == len(self._datasets):
                 break
             else:
-                self._sources[source] = listened(self._datasets[source], None, "MixDataset")
+                self._sources[source] = resume_and_report(self._datasets[source], None, "MixDataset")
                 again = True
         raise StopIteration
 

@@ -32,10 +32,10 @@ def held_by(dataset: Any, methods: tuple[str, ...]) -> list[Any] | None:
     if not is_ours_or_torchs(nearest, *_HANDING_ON):
         return None
     place = _HANDING_ON[nearest.__name__]
-    held = getattr(dataset, place)
+    inner = getattr(dataset, place)
     if place == "dataset":
-        return [held]
-    return list(held.values() if isinstance(held, dict) else held)
+        return [inner]
+    return list(inner.values() if isinstance(inner, dict) else inner)
 
 
 def batched_by(dataset: Any) -> Any:
@@ -49,11 +49,11 @@ def batched_by(dataset: Any) -> Any:
     """
     if not callable(getattr(dataset, "__getitems__", None)):
         return None
-    held = held_by(dataset, _FETCHING)
-    if held is None:
+    inner = held_by(dataset, _FETCHING)
+    if inner is None:
         return None if _is_overridden(dataset) else dataset
-    found = next((found for part in held if (found := batched_by(part)) is not None), None)
-    return None if _is_a(found, "Columns") and _is_a(dataset, "MapDataset") else found
+    name = next((name for part in inner if (name := batched_by(part)) is not None), None)
+    return None if _is_a(name, "Columns") and _is_a(dataset, "MapDataset") else name
 
 
 def unpickled_once(dataset: Any) -> bool:
@@ -66,8 +66,8 @@ def unpickled_once(dataset: Any) -> bool:
     declared = getattr(kind, "unpickle_once", None)
     if declared is not None or not is_ours_or_torchs(kind, *_PLAIN):
         return declared is True
-    held = held_by(dataset, _FETCHING) or [None]
-    return all(map(unpickled_once, held))
+    inner = held_by(dataset, _FETCHING) or [None]
+    return all(map(unpickled_once, inner))
 
 
 def prefers_whole_batches(dataset: Any) -> bool:

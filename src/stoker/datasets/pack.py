@@ -212,8 +212,8 @@ class _Packed(StreamIterator[Row]):
     def __init__(self, dataset: _PackStream, state: State | None) -> None:
         self._dataset = dataset
         self._order = {"length": dataset.length, "window": dataset.window, "too_long": dataset.too_long}
-        if state is not None and (found := {name: state.get(name) for name in self._order}) != self._order:
-            raise StateMismatchError(f"the state is of another order, {found}: here is {self._order}")
+        if state is not None and (order := {name: state.get(name) for name in self._order}) != self._order:
+            raise StateMismatchError(f"the state is of another order, {order}: here is {self._order}")
         self._before, self._given = count(state, "before"), count(state, "given")
         self._source = ReadAgain(resume(dataset.dataset, part(state, "source")), state)
         self._state, self._calls = self._source.state_dict(), 0
@@ -257,7 +257,7 @@ class _Packed(StreamIterator[Row]):
 
     def state_dict(self) -> State:
         state = {**self._order, "source": self._state, "before": self._before, "given": self._given}
-        return {**state, **self._source.told_since(self._calls)}
+        return {**state, **self._source.state_since(self._calls)}
 
 
 def best_fit(sizes: Sequence[int], room: int) -> list[list[int]]:

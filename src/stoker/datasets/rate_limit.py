@@ -81,8 +81,8 @@ class RateLimitDataset(Dataset[T_co]):
 
         def samples(indices: Sequence[Any]) -> list[T_co]:
             self._wait(len(indices))
-            found: list[T_co] = fetch(indices)
-            return found
+            fetched: list[T_co] = fetch(indices)
+            return fetched
 
         return samples
 

@@ -28,7 +28,7 @@ class ReadAgain(StreamIterator[Any]):
             `at` the positions at which calls were made.
 
     Attributes:
-        calls: the number of the source's calls that gave a sample or failed; an argument for `told_since`.
+        calls: the number of the source's calls that gave a sample or failed; an argument for `state_since`.
 
     Raises:
         StateFormatError: `failed` is not a list of counts, or `at` does not hold positions.
@@ -115,18 +115,18 @@ class ReadAgain(StreamIterator[Any]):
         self._told.append(self.calls - 1)
         return False
 
-    def told_since(self, calls: int) -> State:
+    def state_since(self, calls: int) -> State:
         """Returns the entries of a state on errors and repeated samples, if the source's state in it was taken after
         `calls` calls.
         """
-        told: State = {}
+        state: State = {}
         if failed := [call - calls for call in self._told if call >= calls]:
-            told["failed"] = failed
+            state["failed"] = failed
         draws = current.reading.draws
         if self.calls <= self._positions.calls > calls and draws is not None and draws():
-            told["at"] = self._positions.since(calls)
+            state["at"] = self._positions.since(calls)
         again = self._now() if self.calls else self._then
-        return told if calls or again is None else {**told, "again": again}
+        return state if calls or again is None else {**state, "again": again}
 
     def forget(self, calls: int) -> None:
         """Removes the records before `calls` calls, which are no longer needed."""
@@ -137,10 +137,8 @@ class ReadAgain(StreamIterator[Any]):
         return self._source.state_dict()
 
 
-# The loader's positions at which a source was called for its samples; random numbers depend on the position.
-#
-# A state lists the positions of all held samples, thousands of them, and is taken at each batch. They are therefore
-# recorded in the text form of the state: the step from each position to the next, run-length encoded.
+# The loader's positions at which a source was called; random numbers depend on them. A state lists thousands of them
+# at each batch, so they are recorded in the state's text form: steps between positions, run-length encoded.
 
 
 _STEPS = re.compile(r"(?:(?:\d+\*)?-?\d+,)*(?:\d+\*)?-?\d+")

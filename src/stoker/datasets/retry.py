@@ -152,10 +152,10 @@ class _RetryStream(RetryDataset[T_co], Stream[T_co]):
         )
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
-        tell = current.reading.on_read_again
+        on_read_again = current.reading.on_read_again
 
         def opened() -> StreamIterator[T_co]:
-            current.reading.on_read_again = tell
+            current.reading.on_read_again = on_read_again
             return resume(self.dataset, state)
 
         return _RetryIterator(self.dataset, self._policy.called(opened), self._policy)
@@ -227,8 +227,8 @@ def _seconds(value: Any, name: str) -> float:
     return float(value)
 
 
-def _classes(given: Any, name: str) -> tuple[type[Exception], ...]:
-    classes = given if isinstance(given, tuple) else (given,)
+def _classes(value: Any, name: str) -> tuple[type[Exception], ...]:
+    classes = value if isinstance(value, tuple) else (value,)
     for kind in classes:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise TypeError(f"{name} holds {kind!r}, expected classes of exceptions, as in (OSError, TimeoutError)")

@@ -118,14 +118,14 @@ class _Shuffled(StreamIterator[T_co]):
         self._marks = deque([(self._read, self._source.calls, self._source.state_dict())])
 
     def _load(self, state: State) -> None:
-        found = {**{name: state.get(name) for name in self._order}, "salt": state.get("salt", 0)}
+        order = {**{name: state.get(name) for name in self._order}, "salt": state.get("salt", 0)}
         last = state.get("last")
-        if not isinstance(last, list) or list(map(type, [*last, *found.values()])) != [int] * 6:
+        if not isinstance(last, list) or list(map(type, [*last, *order.values()])) != [int] * 6:
             raise StateFormatError(f"the state of a ShuffleDataset was expected, not {str(state)[:200]}")
         self._last = last
-        self._order["epoch"] = found["epoch"]
-        if found != self._order:
-            raise StateMismatchError(f"the state is of another order, {found}: here is {self._order}")
+        self._order["epoch"] = order["epoch"]
+        if order != self._order:
+            raise StateMismatchError(f"the state is of another order, {order}: here is {self._order}")
 
     def __next__(self) -> T_co:
         while True:
@@ -140,7 +140,7 @@ class _Shuffled(StreamIterator[T_co]):
 
     def state_dict(self) -> State:
         read, calls, source = self._marks[0]
-        return {**self._order, "read": read, "source": source, "last": self._last, **self._source.told_since(calls)}
+        return {**self._order, "read": read, "source": source, "last": self._last, **self._source.state_since(calls)}
 
     def _read_one(self) -> None:
         if self._read - self._marks[-1][0] >= max(1, self._size // _MARKS) and self._source.is_fresh:

@@ -1,4 +1,4 @@
-"""Datasets combined sample by sample, by index."""
+"""Datasets combined sample by sample, by index, and tensors or arrays indexed along their first dimension."""
 
 from __future__ import annotations
 

@@ -111,41 +111,41 @@ def resume(dataset: Any, state: State | None) -> StreamIterator[Any]:
         ShardingError: the dataset declares that it divides itself among the workers, but the dataset that reads it
             declares the opposite.
     """
-    said = declared(dataset)
-    if said is False:
-        with current.unheard():
-            return _Unheard(_resumed(dataset, state))
-    if said and current.reading.is_deaf:
+    declaration = declared(dataset)
+    if declaration is False:
+        with current.ignoring_questions():
+            return _UndividedStream(_resumed(dataset, state))
+    if declaration and current.reading.ignores_questions:
         raise ShardingError(
             f"{type(dataset).__name__} declares shards_itself = True, but the dataset that reads it declares "
             "shards_itself = False: samples would be lost. Let both declare the same."
         )
-    if said:
-        current.tell()
+    if declaration:
+        current.mark_asked()
     return _resumed(dataset, state)
 
 
 def _resumed(dataset: Any, state: State | None) -> StreamIterator[Any]:
     state = state or None
-    tell, current.reading.on_read_again = current.reading.on_read_again, None
+    on_read_again, current.reading.on_read_again = current.reading.on_read_again, None
     if isinstance(dataset, Stream):
         if state is None or not is_ours(definer(type(dataset), "__iter__")):
             # A user's `__iter__` may be a generator around Stoker's, which must not skip to the position as well.
             iterator = iter(dataset)
             if not isinstance(iterator, StreamIterator):
-                return Counted(iterator, state, tell)
+                return Counted(iterator, state, on_read_again)
             if state is None:
                 return iterator
         dataset.load_state_dict(state)
-        current.reading.on_read_again = tell if dataset._in_step else None
+        current.reading.on_read_again = on_read_again if dataset._in_step else None
         return iter(dataset)
     if not is_stream(dataset) and hasattr(dataset, "__getitem__"):
         return _ByIndex(dataset, count(state, "index"))
     if _keeps_state(dataset):
         return _OfDataset(dataset, state)
-    if tell is not None and (seen := count(state, "seen") if state is not None and "seen" in state else 0):
-        tell(seen)  # random numbers drawn while opening belong to the first sample
-    return Counted(iter(dataset), state, tell)
+    if on_read_again is not None and (seen := count(state, "seen") if state is not None and "seen" in state else 0):
+        on_read_again(seen)  # random numbers drawn while opening belong to the first sample
+    return Counted(iter(dataset), state, on_read_again)
 
 
 def count(state: State | None, name: str) -> int:
@@ -199,9 +199,9 @@ def same_settings(state: State | None, settings: State) -> None:
     Raises:
         StateMismatchError: the state has other settings, so the order of samples would change.
     """
-    found = {name: state[name] for name in settings if state is not None and name in state}
-    if any(found[name] != settings[name] for name in found):
-        raise StateMismatchError(f"the state is of another order, {found}: here is {settings}")
+    saved = {name: state[name] for name in settings if state is not None and name in state}
+    if any(saved[name] != settings[name] for name in saved):
+        raise StateMismatchError(f"the state is of another order, {saved}: here is {settings}")
 
 
 def not_the_end(by: str) -> RuntimeError:
@@ -277,14 +277,14 @@ def _strange(state: State, expected: str) -> StateFormatError:
     return StateFormatError(f"a state with {expected} was expected, found one of {keys}: it belongs to another dataset")
 
 
-def _out_of_reach(seen: int, found: int) -> StateMismatchError:
+def _out_of_reach(seen: int, length: int) -> StateMismatchError:
     return StateMismatchError(
-        f"the state stands behind sample {seen}, but the dataset ends after {found}: it belongs to another dataset, or "
-        "the dataset has lost samples since"
+        f"the state stands behind sample {seen}, but the dataset ends after {length}: it belongs to another dataset, "
+        "or the dataset has lost samples since"
     )
 
 
-class _Unheard(StreamIterator[Any]):
+class _UndividedStream(StreamIterator[Any]):
     """A stream that declares that it does not divide itself among workers, so that its use of `get_worker_info()` does
     not count.
     """
@@ -293,7 +293,7 @@ class _Unheard(StreamIterator[Any]):
         self._stream = stream
 
     def __next__(self) -> Any:
-        with current.unheard():
+        with current.ignoring_questions():
             return next(self._stream)
 
     def state_dict(self) -> State:
@@ -391,10 +391,12 @@ class Counted(StreamIterator[Any]):
     Args:
         iterator: at its start.
         state: of an earlier `Counted`.
-        tell: called before a sample is read again, with the number of samples from it to the next new one.
+        on_read_again: called before a sample is read again, with the number of samples from it to the next new one.
     """
 
-    def __init__(self, iterator: Iterator[Any], state: State | None, tell: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, iterator: Iterator[Any], state: State | None, on_read_again: Callable[[int], None] | None = None
+    ) -> None:
         self._iterator = iterator
         self._over = _OverAtAnError()
         self._print = Fingerprint()
@@ -407,18 +409,18 @@ class Counted(StreamIterator[Any]):
             load(copy.deepcopy(part(state, "iterator")))
             return
         seen, read_from = count(state, "seen"), current.reading.on_read_from
-        if seen and tell is None and "from" in state and read_from is not None:
+        if seen and on_read_again is None and "from" in state and read_from is not None:
             read_from(count(state, "from"))
-        died: Exception | None = None
+        fatal: Exception | None = None
         while self._seen < seen:
-            if tell is not None:
-                tell(seen - self._seen)
+            if on_read_again is not None:
+                on_read_again(seen - self._seen)
             try:
                 next(self)
             except StopIteration:
-                raise died or _out_of_reach(seen, self._seen) from None
+                raise fatal or _out_of_reach(seen, self._seen) from None
             except Exception:  # the sample failed in the first pass as well
-                died = self._over.error  # unless it is a generator, which ends so
+                fatal = self._over.error  # unless it is a generator, which ends so
             if self._seen == 1 or self._seen == seen:
                 same_again(self.state_dict(), state)
 

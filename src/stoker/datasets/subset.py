@@ -1,4 +1,4 @@
-"""A selection of a dataset's samples."""
+"""A selection of a dataset's samples, and random splits."""
 
 from __future__ import annotations
 
@@ -99,9 +99,6 @@ def _chosen(indices: Any, places: Indices) -> Indices | None:
     if not integers or (chosen.dtype == np.uint64 and chosen.size and int(chosen.max()) >= 2**63):
         return None  # an index would become negative
     return chosen.astype(np.int64, copy=False)
-
-
-# Random splits of a dataset.
 
 
 def random_split(

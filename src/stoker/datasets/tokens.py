@@ -1,4 +1,4 @@
-"""Windows of a tokenized text, for training language models."""
+"""Windows of a tokenized text, for training language models, and where the windows begin."""
 
 from __future__ import annotations
 

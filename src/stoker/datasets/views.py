@@ -187,4 +187,4 @@ class _Views(StreamIterator[Any]):
 
     def state_dict(self) -> State:
         calls, source = self._before if self._held else (self._source.calls, self._source.state_dict())
-        return {"n": self._n, "view": self._view, "source": source, **self._source.told_since(calls)}
+        return {"n": self._n, "view": self._view, "source": source, **self._source.state_since(calls)}

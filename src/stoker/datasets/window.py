@@ -152,4 +152,4 @@ class _Windows(StreamIterator[Any]):
     def state_dict(self) -> State:
         calls, source = self._marks[0] if self._marks else (self._source.calls, self._source.state_dict())
         skip = self._skip + self._begun - calls
-        return {**self._settings, "skip": skip, "old": self._old, "source": source, **self._source.told_since(calls)}
+        return {**self._settings, "skip": skip, "old": self._old, "source": source, **self._source.state_since(calls)}

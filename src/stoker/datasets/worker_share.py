@@ -1,4 +1,4 @@
-"""A worker's share of another library's stream, which has `shard` but may also divide itself by `get_worker_info()`.
+"""A worker's share of a stream: cut by `shard`, or by the stream itself, which asks `get_worker_info()`.
 
 Hugging Face's streams have `shard(num_shards=, index=)`, as Stoker's have, and divide themselves by
 `get_worker_info()`: with both, samples would be lost. Only reading a stream shows which of the two it does.
@@ -42,13 +42,13 @@ class WorkerShare(Stream[Any]):
 
     def _begin(self, state: State | None) -> StreamIterator[Any]:
         if self._asks is None:
-            tell = current.reading.on_read_again
+            on_read_again = current.reading.on_read_again
             current.asked = False
-            begun = _Begun(self._whole)
+            first_read = _Begun(self._whole)
             self._asks, current.asked = current.asked, False  # handled here, hidden from the readers above
             if self._asks and state is None:
-                return begun
-            current.reading.on_read_again = tell
+                return first_read
+            current.reading.on_read_again = on_read_again
             current.resumed()  # random numbers drawn by the test belong to no sample
         return resume(self._whole if self._asks else self._part, state)
 
@@ -75,29 +75,29 @@ class DeclaredShard(Stream[Any]):
         guess = current.reading.on_guess
         if guess is None or self._declares:
             return resume(self._part, state)
-        return _ListenedShare(self._part, state, functools.partial(guess, self._name))
+        return _ReportedShare(self._part, state, functools.partial(guess, self._name))
 
 
-class _ListenedShare(StreamIterator[Any]):
+class _ReportedShare(StreamIterator[Any]):
     def __init__(self, dataset: Any, state: State | None, guess: Callable[[str], None]) -> None:
         self._guess: Callable[[str], None] | None = guess
-        with current.unheard():  # handled here, hidden from the readers above
+        with current.ignoring_questions():  # handled here, hidden from the readers above
             current.asked = False
             self._stream = resume(dataset, state)
-            self._tell_if_asked()
+            self._report_if_asked()
 
     def __next__(self) -> Any:
         if self._guess is None:
             return next(self._stream)
-        with current.unheard():
+        with current.ignoring_questions():
             current.asked = False
             try:
                 return next(self._stream)
             finally:
-                self._tell_if_asked()
+                self._report_if_asked()
                 self._guess = None
 
-    def _tell_if_asked(self) -> None:
+    def _report_if_asked(self) -> None:
         if current.asked and self._guess is not None:
             self._guess(current.question)
             self._guess = None
@@ -129,14 +129,12 @@ class _Begun(StreamIterator[Any]):
         return {} if self._first or self._error is not None else self._stream.state_dict()
 
 
-# Copies of streams for threads: each has its own position, the data behind it is shared.
-
-
 def own_copy(dataset: Any) -> Any:
-    """Returns a copy of a stream, of the streams in it, and of the lists, dictionaries and sets that these hold.
+    """Returns a copy of a stream for one thread, with its own position.
 
-    All else is shared: arrays, tensors, files, functions and other objects. An object with `state_dict` and
-    `load_state_dict` is copied like a stream, except for a neural network.
+    The streams in it are copied, and the lists, dictionaries and sets that these hold. All else is shared: arrays,
+    tensors, files, functions and other objects. An object with `state_dict` and `load_state_dict` is copied like a
+    stream, except for a neural network.
     """
     return _copy(dataset, {})
 
@@ -176,10 +174,7 @@ def _keeps_state(value: Any) -> bool:
     return both and not hasattr(kind, "named_parameters")
 
 
-# Detects streams that divide themselves among workers by `get_worker_info()` while another dataset reads them.
-
-
-def listened(dataset: Any, state: State | None, reader: str) -> StreamIterator[Any]:
+def resume_and_report(dataset: Any, state: State | None, reader: str) -> StreamIterator[Any]:
     """Returns `resume(dataset, state)`, and reports to a loader that divides `reader` whether the dataset divides
     itself.
 
@@ -190,31 +185,31 @@ def listened(dataset: Any, state: State | None, reader: str) -> StreamIterator[A
     if on_part is None:
         return resume(dataset, state)
     if is_stream(dataset):
-        return _ListenedStream(dataset, state, functools.partial(on_part, reader))
+        return _ReportedStream(dataset, state, functools.partial(on_part, reader))
     on_part(reader, False)
     return resume(dataset, state)
 
 
-class _ListenedStream(StreamIterator[Any]):
+class _ReportedStream(StreamIterator[Any]):
     """A stream that calls `get_worker_info()`, if at all, while being opened or giving its first sample."""
 
-    def __init__(self, dataset: Any, state: State | None, tell: Callable[[bool], None]) -> None:
-        self._tell = tell
+    def __init__(self, dataset: Any, state: State | None, report: Callable[[bool], None]) -> None:
+        self._report = report
         self._resumed = bool(state)
-        self._heard: Questions | None = Questions()
-        with current.listening(self._heard):
+        self._questions: Questions | None = Questions()
+        with current.recording(self._questions):
             self._source = resume(dataset, state)
 
     def __next__(self) -> Any:
-        if self._heard is None:
+        if self._questions is None:
             return next(self._source)
-        heard, self._heard = self._heard, None
+        questions, self._questions = self._questions, None
         try:
-            with current.listening(heard):
+            with current.recording(questions):
                 return next(self._source)
         finally:
-            if heard.asked or not self._resumed:  # a resumed stream may know its share from its state
-                self._tell(heard.asked)
+            if questions.asked or not self._resumed:  # a resumed stream may know its share from its state
+                self._report(questions.asked)
 
     def state_dict(self) -> State:
         return self._source.state_dict()

@@ -8,7 +8,7 @@ from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch
 from stoker.datasets.gather import Indices, all_or_none, gather_from, inside, layout_of
 from stoker.datasets.stream import State, Stream, StreamIterator, parts
-from stoker.datasets.worker_share import listened
+from stoker.datasets.worker_share import resume_and_report
 from stoker.errors import StateError
 
 
@@ -84,7 +84,7 @@ class _ZipStream(ZipDataset, Stream[tuple[Any, ...]]):
     def _begin(self, state: State | None) -> StreamIterator[tuple[Any, ...]]:
         states = parts(state, "datasets", len(self.datasets))
         pairs = zip(self.datasets, states, strict=True)
-        return _Zipped([listened(*pair, "ZipDataset") for pair in pairs], self.strict)
+        return _Zipped([resume_and_report(*pair, "ZipDataset") for pair in pairs], self.strict)
 
 
 class _Zipped(StreamIterator[tuple[Any, ...]]):

@@ -1,4 +1,6 @@
-"""`decode`: an image, or a part of it, as an array."""
+"""`decode`: an image, or a part of it, as an array. Checks the arguments, reads the header, and names the image in
+errors.
+"""
 
 from __future__ import annotations
 
@@ -266,12 +268,12 @@ def _corners(name: str, values: Sequence[int]) -> Corners:
 
 def _integers(name: str, values: Sequence[int], count: int) -> tuple[int, ...]:
     try:
-        found = tuple(operator.index(value) for value in values)
+        integers = tuple(operator.index(value) for value in values)
     except TypeError:
-        found = ()
-    if len(found) != count:
+        integers = ()
+    if len(integers) != count:
         _refuse(f"{name}={values!r} is not {count} integers")
-    return found
+    return integers
 
 
 def _refuse(message: str) -> NoReturn:
@@ -354,8 +356,8 @@ class translated:
             raise BombError(f"{name}: {error} The limit is twice PIL.Image.MAX_IMAGE_PIXELS.") from error
         if not isinstance(error, _FAILURES) or (isinstance(error, OSError) and error.errno is not None):
             return  # the system's, or none of Pillow's
-        found = PixelValueError if isinstance(error, ValueError) else ImageError
-        raise found(f"{name} is truncated or damaged, or cannot be converted: {error}") from error
+        error_class = PixelValueError if isinstance(error, ValueError) else ImageError
+        raise error_class(f"{name} is truncated or damaged, or cannot be converted: {error}") from error
 
 
 def _beginning(source: Encoded | Path) -> bytes:

@@ -1,4 +1,4 @@
-"""The compiled decoder, bound to Pillow's libjpeg and compared with Pillow before it is used.
+"""The compiled decoder, bound to Pillow's libjpeg and compared with Pillow on a small picture before it is used.
 
 Once in a process, at the first use: the library is bound, the order of the passes of this Pillow's `resize` is
 measured, and a picture is decoded whole and in part. Anything unexpected means that Pillow decodes everything.

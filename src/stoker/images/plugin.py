@@ -1,4 +1,6 @@
-"""`register` makes `PIL.Image.open` give lazy images, wherever it is called; `open` gives one without that."""
+"""`register` makes `PIL.Image.open` give lazy images, which decode when their pixels are read; `open` gives one without
+that.
+"""
 
 from __future__ import annotations
 
@@ -115,11 +117,9 @@ def _lazy(image: Any) -> Any:
     return image
 
 
-# Pillow images that decode when their pixels are read.
-#
-# `LazyImage` is the result of `convert`, `crop`, `resize`, `transpose` and `copy` of a JPEG whose pixels nothing has
-# read yet, and `LazyJpegFile` is the file itself. Each holds a plan. As soon as pixels are read, it becomes an
-# ordinary image: of Pillow's class, with Pillow's memory.
+# Pillow images that decode when their pixels are read. `LazyJpegFile` is a JPEG file, `LazyImage` the result of
+# `convert`, `crop`, `resize`, `transpose` and `copy` of one. Each holds a plan; once pixels are read, it becomes an
+# ordinary image of Pillow's class.
 
 
 _CORE = "_im" if isinstance(vars(Image.Image).get("im"), property) else "im"
@@ -143,8 +143,8 @@ def _settle(image: Image.Image) -> None:
 
 def _core(pixels: Pixels) -> Any:
     """Returns Pillow's memory with these pixels, of which arrays may have been given out."""
-    made = Image.fromarray(pixels)
-    return made.im.copy() if made.readonly else made.im  # of grey pixels, it would be their own memory
+    image = Image.fromarray(pixels)
+    return image.im.copy() if image.readonly else image.im  # of grey pixels, it would be their own memory
 
 
 def _forget(image: Image.Image) -> None:

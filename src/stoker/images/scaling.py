@@ -1,4 +1,6 @@
-"""Pixels as numbers: uint8 arrays (height, width, 3) to float32 tensors (3, height, width), normalised in one pass."""
+"""Pixels as numbers: uint8 arrays to normalised float32 tensors in one pass, and images whose crop, resize and flip are
+noted.
+"""
 
 from __future__ import annotations
 
@@ -164,9 +166,6 @@ def _look_up(pixels: Pixels, tables: Floats, out: Floats) -> None:
             np.take(tables[channel], pixels[:, :, channel], out=out[channel], mode="clip")
     else:
         functions.lookup(out.ctypes.data, pixels.ctypes.data, out[0].size, tables.ctypes.data)
-
-
-# An image whose crop, resize and flip are noted, and made at once when its pixels are read.
 
 
 class PendingImage:

@@ -19,13 +19,13 @@ from stoker.loader.record import LoaderRecord
 from stoker.loader.worker_start import birth_of
 
 
-def new_backend(options: LoaderOptions, record: LoaderRecord, witness: EventDispatcher, workers: int) -> Backend:
+def new_backend(options: LoaderOptions, record: LoaderRecord, dispatcher: EventDispatcher, workers: int) -> Backend:
     """Returns a new backend.
 
     Args:
         options: of the loader.
         record: of the loader; counts heaps and deaths.
-        witness: receives the events.
+        dispatcher: receives the events.
         workers: number of workers at first; `options.num_workers` is the maximum.
 
     Raises:
@@ -50,18 +50,18 @@ def new_backend(options: LoaderOptions, record: LoaderRecord, witness: EventDisp
             )
         datapipes.shard_here(options.dataset)
         hint = record.hint
-        return SerialBackend(assemble(parts)) if hint is None else HintBackend(assemble(parts), hint, witness)
+        return SerialBackend(assemble(parts)) if hint is None else HintBackend(assemble(parts), hint, dispatcher)
     rules = _rules(options, record)
     if not options.capabilities.own_process:
         from stoker._engine.thread import ThreadBackend  # imported late: forked workers inherit loaded modules
 
-        return ThreadBackend(assemble(parts), workers, rules, witness)
+        return ThreadBackend(assemble(parts), workers, rules, dispatcher)
     birth = birth_of(options, record.tell_once)
     if not birth.zygote:
         from stoker._engine.spawn.trainer import SpawnBackend  # only on platforms without fork
 
-        return SpawnBackend(parts, assemble, workers, rules, witness)
-    backend = ProcessBackend(parts, assemble, workers, birth, rules, witness)
+        return SpawnBackend(parts, assemble, workers, rules, dispatcher)
+    backend = ProcessBackend(parts, assemble, workers, birth, rules, dispatcher)
     heap.tell(options, record)  # while the zygote starts
     return backend
 

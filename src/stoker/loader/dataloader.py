@@ -25,8 +25,7 @@ from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.datasets.base import is_stream
 from stoker.events import Listener
-from stoker.loader import loader_kind
-from stoker.loader import torch_support as taken_over
+from stoker.loader import loader_kind, torch_support
 from stoker.loader._accounting import observer
 from stoker.loader._accounting.report import Report
 from stoker.loader._epoch import draws, epoch, ranks
@@ -248,8 +247,8 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
     ) -> None:
         auto = _automatic() if num_workers == "auto" else None
         number = auto.most if auto is not None else argument_checks.integer("num_workers", num_workers, "'auto'")
-        given = {name: value for name, value in locals().items() if name in _ARGUMENTS}
-        options = checked({**given, "num_workers": number})
+        arguments = {name: value for name, value in locals().items() if name in _ARGUMENTS}
+        options = checked({**arguments, "num_workers": number})
         shuffle = bool(shuffle)
         if sampler is None:
             if options.is_stream:
@@ -306,10 +305,10 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
                 "dataset, call DataLoader(dataset, ...)."
             )
         names = _ARGUMENTS if ours else _ARGUMENTS[: _ARGUMENTS.index("in_order") + 1]
-        taken_over.check_class(loader, cls)
+        torch_support.check_class(loader, cls)
         record = record_of(loader) if ours else None
-        found = taken_over.settings(loader, record, names, is_stream(loader.dataset))
-        return cls(**taken_over.changed(found, changes))
+        settings = torch_support.settings(loader, record, names, is_stream(loader.dataset))
+        return cls(**torch_support.changed(settings, changes))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__initialized and name in _FIXED:
@@ -399,19 +398,19 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             progress.numbers.find_order()
             place = progress.numbers.at(place, number)
         elif progress.is_over:
-            kept = self._iterator
-            keeps_workers = self.persistent_workers and kept is not None and getattr(kept, "is_open", True)
+            iterator = self._iterator
+            keeps_workers = self.persistent_workers and iterator is not None and getattr(iterator, "is_open", True)
             if options.is_stream and (keeps_workers or not options.num_workers):
                 place = progress.at_end(place)
             if options.is_stream:
                 place = progress.with_past(place)
-            place = draws.found_ahead(options, epochs, number, place, keeps_workers)
+            place = draws.seeds_ahead(options, epochs, number, place, keeps_workers)
         elif has_never_begun:
-            place = draws.found_ahead(options, epochs, number, place, keeps_workers=False)
+            place = draws.seeds_ahead(options, epochs, number, place, keeps_workers=False)
         if (refusal := loader_kind.refusal(record, options)) is not None:
             raise errors.StateError(refusal)
         rank = loader_kind.owner(options)
-        place = place._replace(told=epochs.told, drawn=record.drawn)
+        place = place._replace(epochs_ahead=epochs.epochs_ahead, drawn=record.drawn)
         return schema.packed(number, place, loader_kind.kind_of(options), rank and (rank.rank, rank.size))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
@@ -682,21 +681,21 @@ def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
     if not record.is_compared:
         record.is_compared = True
         loader_kind.notice(record, record.options(loader))
-    kept = loader._iterator
+    iterator = loader._iterator
     if (auto := record.automatic(loader)) is not None:
         if not auto.fits(loader, record.ledger):
             _end_workers(loader)
-    elif isinstance(kept, LoaderIterator) and kept.workers != loader.num_workers:  # the attribute was set since
+    elif isinstance(iterator, LoaderIterator) and iterator.workers != loader.num_workers:  # the attribute was set since
         _end_workers(loader)
     if loader.persistent_workers and loader.num_workers > 0:
         if loader._dataset_kind and record.resumed is not None:
             _end_workers(loader)  # their copies of a dataset with a state are at the end of the last epoch
-        kept = loader._iterator  # an iterator of a subclass needs only _reset(), as with torch
-        if kept is None or (isinstance(kept, LoaderIterator) and not kept.is_open):
-            kept = loader._iterator = loader._get_iterator()
+        iterator = loader._iterator  # an iterator of a subclass needs only _reset(), as with torch
+        if iterator is None or (isinstance(iterator, LoaderIterator) and not iterator.is_open):
+            iterator = loader._iterator = loader._get_iterator()
         else:
-            kept._reset(loader)
-        return kept
+            iterator._reset(loader)
+        return iterator
     return loader._get_iterator()
 
 
@@ -717,8 +716,8 @@ def _check_memory_budget(options: LoaderOptions, record: LoaderRecord) -> None:
     """Warns of a budget that has no effect."""
     if options.memory_budget is None or options.capabilities.own_process:
         return
-    made = f"worker_method={options.method!r} makes" if options.capabilities.has_workers else "num_workers=0 makes"
+    cause = f"worker_method={options.method!r} makes" if options.capabilities.has_workers else "num_workers=0 makes"
     record.tell_once(
-        f"memory_budget={options.memory_budget} has no effect: {made} batches in this process, whose memory is not "
+        f"memory_budget={options.memory_budget} has no effect: {cause} batches in this process, whose memory is not "
         "limited. Use process workers, or leave it out."
     )

@@ -135,8 +135,8 @@ def _rebuilt(options: LoaderOptions, ledger: Ledger) -> str:
     if (known := ledger.unpickled) is not None:
         seconds, size = known
         return f" in {seconds:.2g} s and {size / 2**20:,.0f} MiB of its own; arrays are shared"
-    if (found := heap.heaviest(options.dataset)) is not None:
-        return f" and holds {found.path} itself, some {found.size / 2**20:,.0f} MiB; arrays are shared"
+    if (heavy := heap.heaviest(options.dataset)) is not None:
+        return f" and holds {heavy.path} itself, some {heavy.size / 2**20:,.0f} MiB; arrays are shared"
     return "; arrays are shared"
 
 
@@ -160,7 +160,7 @@ def _ahead(options: LoaderOptions, ledger: Ledger) -> str:
     order = "delivered in order" if options.in_order else "delivered as they come"
     if options.capabilities.are_threads:
         return f"up to {count} batches, {order}"
-    kept = f"in {replaced_by() or 'anonymous shared memory (no /dev/shm)'}; it is reserved before it is written"
+    memory = f"in {replaced_by() or 'anonymous shared memory (no /dev/shm)'}; it is reserved before it is written"
     shared = ""
     if may_share(options):
         fewer = under_way(options, options.batch_size or options.num_workers, options.num_workers)
@@ -170,7 +170,7 @@ def _ahead(options: LoaderOptions, ledger: Ledger) -> str:
             shared += ", unless its indices ascend (the dataset's class declares prefer_whole_batches)"
         elif ledger.dearer >= split_policy.COMPARISONS:
             shared += f", unless its indices ascend (in parts these cost {split_policy.DEARER:g} times as much or more)"
-    return f"up to {count} batches, {order}, {kept}{shared}"
+    return f"up to {count} batches, {order}, {memory}{shared}"
 
 
 def _collation(options: LoaderOptions) -> str:
@@ -200,13 +200,13 @@ def _faults(options: LoaderOptions) -> str:
         allowed = [] if options.max_errors is None else [f"{options.max_errors:,} in an epoch"]
         allowed += [] if options.max_error_rate is None else [f"{options.max_error_rate:.2%} of those seen"]
         policy += f" (at most {' and '.join(allowed)})" if allowed else " (any number)"
-    said = [policy]
+    lines = [policy]
     if options.capabilities.own_process:
-        said.append(f"{options.max_restarts} deaths of workers in ten minutes are survived")
+        lines.append(f"{options.max_restarts} deaths of workers in ten minutes are survived")
     if options.capabilities.has_workers and options.stall_warning:
         action = {"warn": "reported", "restart": "ended and tried again", "raise": "an error"}[options.stall_action]
-        said.append(f"a batch that takes {options.stall_warning:g} s is {action}")
-    return "; ".join(said)
+        lines.append(f"a batch that takes {options.stall_warning:g} s is {action}")
+    return "; ".join(lines)
 
 
 def _randomness(options: LoaderOptions, drawn: Sequence[str]) -> str:
@@ -217,9 +217,9 @@ def _randomness(options: LoaderOptions, drawn: Sequence[str]) -> str:
     kinds = Counter(name.partition(" ")[0] for name in drawn)
     names = [name for name in GLOBALS if kinds.pop(name, 0)]
     names += [f"the dataset's own ({kind}{f', {count} times' * (count > 1)})" for kind, count in sorted(kinds.items())]
-    found = f" (up to now: {', '.join(names)})" if names else ""
+    suffix = f" (up to now: {', '.join(names)})" if names else ""
     return {
-        "auto": f"generators that samples draw from{found} are seeded for each sample, by its position in the epoch",
+        "auto": f"generators that samples draw from{suffix} are seeded for each sample, by its position in the epoch",
         "sample": "all generators are seeded for each sample, by its position in the epoch",
         "worker": "generators are seeded once for each worker",
     }[options.seeding]

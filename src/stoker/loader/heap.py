@@ -54,19 +54,19 @@ def is_marked(options: LoaderOptions, ledger: Ledger) -> bool:
     return copied(options) >= TELLING
 
 
-def copied(options: LoaderOptions, found: Heavy | None = None) -> int:
+def copied(options: LoaderOptions, heavy: Heavy | None = None) -> int:
     """Returns an estimate of the bytes that all workers copy in an epoch, or during their lives.
 
     Counted are the pages of the rows that workers read in the dataset's largest collection, or the whole collection if
     each worker unpickles it.
     """
-    found = found or heaviest(options.dataset)
-    if found is None:
+    heavy = heavy or heaviest(options.dataset)
+    if heavy is None:
         return 0
     if birth_of(options).rebuilds:
-        return options.num_workers * found.size
+        return options.num_workers * heavy.size
     each = _samples(options) / options.num_workers * PAGES * mmap.PAGESIZE
-    return options.num_workers * int(min(found.size, each))
+    return options.num_workers * int(min(heavy.size, each))
 
 
 def _samples(options: LoaderOptions) -> float:
@@ -112,22 +112,22 @@ def tell(options: LoaderOptions, record: LoaderRecord) -> None:
     if (heap_sharing.supported() and not birth.rebuilds) or _TOLD in record.told:
         return
     record.told.add(_TOLD)
-    found = heaviest(options.dataset)
-    if found is None or (size := copied(options, found)) < TELLING:
+    heavy = heaviest(options.dataset)
+    if heavy is None or (size := copied(options, heavy)) < TELLING:
         return
     if birth.rebuilds:
         record.tell_once(
-            f"{found.path} holds {found.rows:,} rows of Python objects, some {found.size / 2**20:,.0f} MiB. Each of "
+            f"{heavy.path} holds {heavy.rows:,} rows of Python objects, some {heavy.size / 2**20:,.0f} MiB. Each of "
             f"the {options.num_workers} workers unpickles the dataset itself ({birth.why}) and has its own copy of "
-            f"these objects: {size / 2**20:,.0f} MiB in all. stoker.columns({found.path}) has the same interface and "
+            f"these objects: {size / 2**20:,.0f} MiB in all. stoker.columns({heavy.path}) has the same interface and "
             "keeps its data in arrays, which all workers share. If unpickling the dataset opens no file or connection, "
             "declare unpickle_once = True in its class: it is then unpickled once for all workers."
         )
         return
     record.tell_once(
-        f"{found.path} holds {found.rows:,} rows of Python objects, some {found.size / 2**20:,.0f} MiB. Reading an "
+        f"{heavy.path} holds {heavy.rows:,} rows of Python objects, some {heavy.size / 2**20:,.0f} MiB. Reading an "
         f"object writes its reference count, so each of the {options.num_workers} workers ends up with a copy of its "
-        f"own: up to {size / 2**20:,.0f} MiB in an epoch. stoker.columns({found.path}) "
+        f"own: up to {size / 2**20:,.0f} MiB in an epoch. stoker.columns({heavy.path}) "
         "has the same interface and keeps its data in arrays, which all workers share; CPython 3.12 and 3.13 share the "
         "objects as they are."
     )
@@ -145,7 +145,7 @@ class Heavy(NamedTuple):
 def heaviest(dataset: Any) -> Heavy | None:
     """Returns the largest list, tuple or dict of at least 100,000 rows that a dataset holds in or below an attribute,
     or that its methods name as a global variable; else None."""
-    return max(_collections(dataset), key=lambda found: found.size, default=None)
+    return max(_collections(dataset), key=lambda collection: collection.size, default=None)
 
 
 def _collections(dataset: Any) -> Iterator[Heavy]:

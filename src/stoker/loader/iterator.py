@@ -87,10 +87,10 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._why_closed = ""
         self._inside: dict[int, tuple[int]] = {}  # at 0, the thread that is in `next()`
         self._ledger = record.ledger
-        self._witness = EventDispatcher(record.ledger, options.on_event, record.told)
-        self._accounts = Accounting(options, record.ledger, self._witness)
+        self._dispatcher = EventDispatcher(record.ledger, options.on_event, record.told)
+        self._accounts = Accounting(options, record.ledger, self._dispatcher)
         ahead = Prefetch(options, record.ledger)
-        self._units = UnitQueue(options, record, ahead, self._witness.steps, self._accounts)
+        self._units = UnitQueue(options, record, ahead, self._dispatcher.steps, self._accounts)
         self._backend: Backend | None = self._new_backend(loader, options, record)
         self._rewind()
         self._start.draw_ahead()
@@ -137,10 +137,10 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
     def _new_backend(self, loader: IteratedLoader, options: LoaderOptions, record: LoaderRecord) -> Backend:
         auto = record.auto
         if auto is None:
-            return new_backend(options, record, self._witness, options.num_workers)
-        workers = new_backend(options, record, self._witness, auto.at_first(options))
-        in_trainer = functools.partial(new_backend, record=record, witness=self._witness, workers=0)
-        return auto.wrapped(workers, loader, options, in_trainer, self._witness)
+            return new_backend(options, record, self._dispatcher, options.num_workers)
+        workers = new_backend(options, record, self._dispatcher, auto.at_first(options))
+        in_trainer = functools.partial(new_backend, record=record, dispatcher=self._dispatcher, workers=0)
+        return auto.wrapped(workers, loader, options, in_trainer, self._dispatcher)
 
     def __iter__(self) -> Self:
         return self
@@ -234,7 +234,9 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         if self._epoch is None or (self._num_yielded > TRIES and self._num_yielded % TRIES):
             return None
         if self._transfer is None and self._units.is_idle:
-            self._short = short_path(backend, self._epoch, self._ledger, self._accounts, self._witness, self._progress)
+            self._short = short_path(
+                backend, self._epoch, self._ledger, self._accounts, self._dispatcher, self._progress
+            )
         return self._short
 
     def _opened(self, backend: Backend, answer: Answer, step: Step) -> Any:
@@ -260,11 +262,11 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
     def _received(self, answer: Answer, step: Step) -> None:
         """Moves the user's place past a batch or its error."""
         if self._options.is_stream:
-            self._progress.streamed(answer.worker, answer.said, ended=False)
+            self._progress.streamed(answer.worker, answer.report, ended=False)
         else:
             self._progress.received(step.number)
-            if answer.said.drawn:
-                self._record.learn_drawn(answer.said.drawn)
+            if answer.report.drawn:
+                self._record.learn_drawn(answer.report.drawn)
 
     def _heed(self, error: BaseException, backend: Backend) -> None:
         """Cleans up before an exception reaches the user; `next()` may be called again afterwards."""
@@ -313,8 +315,8 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         while True:
             if self._accounted is None and not self._account(backend):
                 return None
-            if self._witness.later:
-                self._witness.flush()  # if a listener raises, the next call delivers the batch
+            if self._dispatcher.later:
+                self._dispatcher.flush()  # if a listener raises, the next call delivers the batch
                 self._open_backend()  # a listener may have closed the iterator
             due = self._accounted
             assert due is not None
@@ -328,19 +330,19 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         answer = self._units.take(backend, self._timeout)
         if answer is None:
             return False
-        step = self._witness.steps.pop(answer.unit)
-        said, accounts = answer.said, self._accounts
-        if answer.kind == "batch" and not said.faults:  # the common case, inlined for speed
+        step = self._dispatcher.steps.pop(answer.unit)
+        report, accounts = answer.report, self._accounts
+        if answer.kind == "batch" and not report.faults:  # the common case, inlined for speed
             counts = accounts.counts
-            counts.delivered += said.samples
+            counts.delivered += report.samples
             counts.batches += 1
-            accounts.clean += said.samples
+            accounts.clean += report.samples
         else:
             try:
                 accounts.deliver(answer, step)
             except errors.StokerError as error:
                 backend.discard(answer)
-                _before(error, self._witness.flush)
+                _before(error, self._dispatcher.flush)
                 raise
         self._accounted = answer, step
         return True
@@ -424,12 +426,12 @@ def _raised(error: Any) -> BaseException:
         error = error.rebuilt()
     if not isinstance(error, StopIteration):
         return error  # type: ignore[no-any-return]
-    told = RuntimeError(
+    wrapped = RuntimeError(
         "code of yours (a sample, the collate_fn, a sampler, on_event) raised StopIteration, which would end the epoch "
         f"as if there were no more batches. Is there a next() without a default? {error}"
     )
-    told.__cause__ = error
-    return told
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _before(error: BaseException, call: Callable[[], None]) -> None:
@@ -442,6 +444,6 @@ def _before(error: BaseException, call: Callable[[], None]) -> None:
 
 def _timings(answer: Answer, step: Step, asked: float, now: float) -> BatchTimings:
     """Returns the times of a batch that was asked for then, and is there now."""
-    said = answer.said
+    report = answer.report
     kind, waited = answer.kind, now - asked
-    return BatchTimings(answer.unit, step.number, said.samples, kind, asked, waited, said.timings, step.indices)
+    return BatchTimings(answer.unit, step.number, report.samples, kind, asked, waited, report.timings, step.indices)

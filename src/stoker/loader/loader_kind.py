@@ -38,9 +38,9 @@ def notice(record: LoaderRecord, options: LoaderOptions) -> None:
     """Warns if this rank's loader differs from that of another rank. Called at the first `iter()` of a loader."""
     if options.distributed is None or current.info is not None:  # a worker must not use the connection of its parent
         return
-    told = _difference(options)
-    if told is not None:
-        record.tell_once(told)
+    difference = _difference(options)
+    if difference is not None:
+        record.tell_once(difference)
 
 
 def _difference(options: LoaderOptions) -> str | None:
@@ -63,13 +63,13 @@ def _difference(options: LoaderOptions) -> str | None:
         rank, theirs = json.loads(store.compare_set(f"stoker/{number}/{name}", "", mine))
     except RuntimeError:  # the rank that keeps the store has left: the loader works without the notice
         return None
-    told = "; ".join(
+    differences = "; ".join(
         f"{key} is {theirs[key]} there and {facts[key]} here" for key in facts if facts[key] != theirs[key]
     )
-    if not told:
+    if not differences:
         return None
     return (
-        f"the loaders of rank {rank} and rank {world.rank} differ: {told}. Ranks that share out an epoch by "
+        f"the loaders of rank {rank} and rank {world.rank} differ: {differences}. Ranks that share out an epoch by "
         f"distributed={options.distributed!r} need the same seed= and the same samples: otherwise some samples are "
         "delivered twice and others never, or ranks make different numbers of steps."
     )
@@ -92,7 +92,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-# Frameworks that write the state of one rank alone, and have every rank load it: wrong for the state of a stream.
+# Frameworks that save the state of one rank alone and load it in every rank: wrong for a stream.
 
 
 _TRAINER = (
@@ -133,9 +133,6 @@ def refusal(record: LoaderRecord, options: LoaderOptions) -> str | None:
     )
 
 
-# What a state says of its loader: the facts on which the order depends, and the rank to which the state belongs.
-
-
 def owner(options: LoaderOptions) -> ranks.World | None:
     """Returns the rank to which the loader's state belongs; None if all ranks have the same state, or there is one.
 
@@ -173,8 +170,8 @@ def kind_of(options: LoaderOptions) -> dict[str, Any]:
         if (share := rank_share(dataset)) is not None:
             kind |= {"num_shards": share[0], "index": share[1]}
         return kind | {"shard": "auto" if shared else "none"}
-    inner, given = asked(sampler, "sampler"), {"batch_size": None, "drop_last": None}
-    kind |= {"samples": epoch.length_if_known(dataset)} | {name: _plain(asked(sampler, name)) for name in given}
+    inner, arguments = asked(sampler, "sampler"), {"batch_size": None, "drop_last": None}
+    kind |= {"samples": epoch.length_if_known(dataset)} | {name: _plain(asked(sampler, name)) for name in arguments}
     if not epoch.is_computed(options):
         kind["order"] = f"walked from {_named(sampler)}" + (f" over {_named(inner)}" if inner is not None else "")
         kind["num_replicas"] = _plain(asked(sampler if inner is None else inner, "num_replicas"))

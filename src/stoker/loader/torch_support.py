@@ -1,4 +1,6 @@
-"""Reads the settings of an existing loader, torch's or Stoker's, as arguments for a new Stoker loader."""
+"""Support for torch: the settings of an existing loader, `torch.compile` kept out of Stoker's code, rows in torch's
+profiler.
+"""
 
 from __future__ import annotations
 
@@ -61,23 +63,23 @@ def settings(loader: Any, ours: LoaderRecord | None, names: Sequence[str], is_st
         is_stream: whether the loader has an IterableDataset.
     """
     own = {} if ours is None else ours.own()  # a subclass may use these names for attributes of its own
-    found = {name: own[name] if name in own else getattr(loader, name) for name in names if name not in _ORDER}
+    arguments = {name: own[name] if name in own else getattr(loader, name) for name in names if name not in _ORDER}
     units = 1 if ours is None else ours.options(loader).units_at_once
     if ours is not None and (auto := ours.automatic(loader)) is not None:
-        found |= {"num_workers": "auto", **auto.set_aside}
-    if found["prefetch_factor"] == max(2, units):  # the default, which follows from the other arguments
-        del found["prefetch_factor"]
+        arguments |= {"num_workers": "auto", **auto.set_aside}
+    if arguments["prefetch_factor"] == max(2, units):  # the default, which follows from the other arguments
+        del arguments["prefetch_factor"]
     if loader.batch_size is None and loader.batch_sampler is not None:
-        return found | {"batch_sampler": loader.batch_sampler}
-    found |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    return found if is_stream else found | order_of(loader, ours)
+        return arguments | {"batch_sampler": loader.batch_sampler}
+    arguments |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    return arguments if is_stream else arguments | order_of(loader, ours)
 
 
-def changed(found: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def changed(arguments: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings with the changes; without workers, also without the arguments that need workers."""
     if changes.get("num_workers") == 0:
-        found = {name: value for name, value in found.items() if name not in _OF_WORKERS}
-    return {**found, **changes}
+        arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
+    return {**arguments, **changes}
 
 
 def order_of(loader: Any, ours: LoaderRecord | None) -> dict[str, Any]:
@@ -97,10 +99,8 @@ def order_of(loader: Any, ours: LoaderRecord | None) -> dict[str, Any]:
     return {"sampler": sampler}
 
 
-# Keeps `torch.compile` out of Stoker's code when a compiled function contains the loop over a loader.
-#
-# Dynamo traces every call of such a function except calls into packages on its skip list. The list has torch's own
-# loader; Stoker is added here. Without `torch.compile` nothing is done and nothing is imported.
+# Keeps `torch.compile` out of Stoker's code when a compiled function contains the loop over a loader. Dynamo traces
+# every call except calls into packages on its skip list: torch's loader is on it, Stoker is added here.
 
 
 C = TypeVar("C", bound=Callable[..., Any])

@@ -1,4 +1,6 @@
-"""The first stage of a batch: plans the units of an epoch, submits some ahead, and takes their answers in order."""
+"""The first stage of a batch: plans the units of an epoch, submits some ahead, and takes their answers in order; and
+the short path.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,7 @@ class UnitQueue:
                         self._due -= self._in_order
                         raise
                 return answer
-            self._progress.streamed(answer.worker, answer.said, ended=True)
+            self._progress.streamed(answer.worker, answer.report, ended=True)
             self._top_up(backend)
 
     def _ready(self) -> Answer | None:
@@ -139,10 +141,10 @@ class UnitQueue:
         self._outstanding -= 1
         self._answers[answer.unit] = answer
         self._epoch.plan.answered(answer.worker, answer.kind == "end")
-        for note in answer.said.notes:  # last: a warning may be turned into an error
+        for note in answer.report.notes:  # last: a warning may be turned into an error
             self._tell_once(note)
-        if answer.said.guess is not None:
-            self._guesses.take(Guess(*answer.said.guess))
+        if answer.report.guess is not None:
+            self._guesses.take(Guess(*answer.report.guess))
 
     def _top_up(self, backend: Backend) -> None:
         """Plans and submits units until enough are under way; keeps a sampler's error for its turn."""
@@ -212,10 +214,8 @@ class UnitQueue:
         self._guesses.flush()
 
 
-# The stages of a batch in few calls, for an epoch in process of which nothing else is asked.
-#
-# A batch is then its collated samples: no unit is queued, no answer is opened or transferred. What the calls need is
-# looked up once for the epoch.
+# The short path: an epoch in process that needs no more than samples and collation. No unit is queued, no answer is
+# opened or transferred, and lookups are done once for the epoch.
 
 
 ShortPath = Callable[[float], Any]
@@ -223,7 +223,12 @@ ShortPath = Callable[[float], Any]
 
 
 def short_path(
-    backend: Backend, begun: Epoch, ledger: Ledger, accounts: Accounting, witness: EventDispatcher, progress: Progress
+    backend: Backend,
+    begun: Epoch,
+    ledger: Ledger,
+    accounts: Accounting,
+    dispatcher: EventDispatcher,
+    progress: Progress,
 ) -> ShortPath | None:
     """Returns the short path for the rest of an epoch; None if a batch needs more, or may still.
 
@@ -232,7 +237,7 @@ def short_path(
         begun: the epoch.
         ledger: counts the seconds that the training loop waits.
         accounts: counts the batches.
-        witness: has the events that wait to be sent.
+        dispatcher: has the events that wait to be sent.
         progress: counts the batches that the user has received.
     """
     plan = begun.plan
@@ -240,7 +245,7 @@ def short_path(
         return None
     if (make := backend.plain(begun.seed, plan.place)) is None:
         return None
-    counts, later, clock = accounts.counts, witness.later, time.perf_counter
+    counts, later, clock = accounts.counts, dispatcher.later, time.perf_counter
 
     def next_batch(asked: float) -> Any:
         indices = plan.upcoming()
@@ -260,9 +265,6 @@ def short_path(
         return batch
 
     return next_batch
-
-
-# Limits the number of units of an epoch that are under way.
 
 
 class Prefetch:

@@ -1,4 +1,6 @@
-"""Chooses how a loader's worker processes start, and whether each unpickles the dataset."""
+"""Chooses how a loader's worker processes start: whether they may use JAX, run only Stoker's code, and unpickle the
+dataset.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,14 @@ def birth_of(options: LoaderOptions, tell: Callable[[str], None] = lambda text: 
                 "multiprocessing_context='forkserver', which starts workers in a clean interpreter, or 'fork' if no "
                 "worker uses JAX."
             )
-    if (found := native_pools.find()) is None:
+    if (pools := native_pools.find()) is None:
         return birth
     if free and is_stokers(parts):
-        return birth._replace(forked=False, why=f"{found} does not survive a fork")
+        return birth._replace(forked=False, why=f"{pools} does not survive a fork")
     tell(
-        f"{found} does not survive a fork, and workers are forked: one that uses {found.library} may wait for it for "
+        f"{pools} does not survive a fork, and workers are forked: one that uses {pools.library} may wait for it for "
         "ever. Pass multiprocessing_context='forkserver', which starts workers in a clean interpreter, or use "
-        f"{found.library} only in the workers."
+        f"{pools.library} only in the workers."
     )
     return birth
 
@@ -78,12 +80,9 @@ def _sent(options: LoaderOptions) -> dict[str, object]:
     return {name: getattr(options, name) for name in names}
 
 
-# Finds out whether a loader's workers may use JAX: whether code that they are given names it.
-#
-# A forked worker that uses JAX waits for ever where JAX has started a backend before the fork. Code names JAX by the
-# globals and imports of its functions, by the classes of its objects, and by an attribute "jax", as a format or a
-# backend. A package counts as JAX if it is installed and imports it. The user's own modules are followed instead:
-# importing JAX beside a dataset does not make the dataset use it.
+# Whether workers may use JAX. A forked worker that uses it waits for ever if JAX has started a backend before the fork.
+# Code names JAX by the globals and imports of its functions, the classes of its objects, or an attribute "jax". An
+# installed package that imports JAX counts as JAX; the user's own modules are followed instead.
 
 
 _JAX = frozenset({"jax", "jaxlib"})
@@ -109,10 +108,10 @@ def jax_named_by(parts: Iterable[object]) -> str | None:
         home = home_of(named)
         if home.partition(".")[0] in users:
             return home if named is not type(value) and is_module(value) else f"{home}.{named.__qualname__}"
-        held = [] if named is value else [*attributes(value)]
-        if any(type(text) is str and text == "jax" for text in held):
+        values = [] if named is value else [*attributes(value)]
+        if any(type(text) is str and text == "jax" for text in values):
             return f"an attribute 'jax' of a {named.__qualname__}"
-        for child in itertools.chain(held, _children(value)):
+        for child in itertools.chain(values, _children(value)):
             if id(child) not in seen and type(child) not in _PLAIN and len(seen) < _MOST_OBJECTS:
                 seen.add(id(child))
                 queue.append(child)
@@ -126,16 +125,16 @@ def _packages_that_use_jax(loaded: int) -> set[str]:
     Args:
         loaded: number of loaded modules.
     """
-    found = set(_JAX)
+    packages = set(_JAX)
     names: dict[str, set[str]] = {}
     for name, module in [*sys.modules.items()]:
         package = name.partition(".")[0]
         if package not in _NO_USERS and is_module(module) and is_installed(name, module):
             homes = {home.partition(".")[0] for home in named_by(variables_of(module))}
             names.setdefault(package, set()).update(homes)
-    while more := {package for package in names.keys() - found if not found.isdisjoint(names[package])}:
-        found |= more
-    return found
+    while more := {package for package in names.keys() - packages if not packages.isdisjoint(names[package])}:
+        packages |= more
+    return packages
 
 
 def _children(value: Any) -> Iterator[Any]:
@@ -249,7 +248,7 @@ def is_stokers(parts: Iterable[Any]) -> bool:
             inside = attributes(value)
         elif kind not in values and not issubclass(kind, np.generic):
             return False
-        fresh = [held for held in inside if id(held) not in seen]
+        fresh = [inner for inner in inside if id(inner) not in seen]
         seen.update(map(id, fresh))
         queue += fresh
         if len(queue) > MOST_OBJECTS:

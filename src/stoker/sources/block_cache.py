@@ -86,12 +86,12 @@ class BlockCache:
         except OSError:
             return None
         try:
-            found = block_file.read(descriptor, name, length, begin, end)
-            if found is None:
+            data = block_file.read(descriptor, name, length, begin, end)
+            if data is None:
                 self._discard(descriptor, path)
             elif time.time() - os.fstat(descriptor).st_mtime > FRESH:
                 os.utime(descriptor)
-            return found
+            return data
         except OSError as error:
             _log.info("the cached block %s cannot be read: %s", path, error)
             return None
@@ -200,19 +200,19 @@ class BlockCache:
     def _make_room(self, own: BlockAccount, size: int) -> None:
         """Removes blocks until there is room for `size` bytes more, and a tenth of those that were looked at."""
         blocks: list[tuple[int, int, str]] = []
-        kept = 0
+        used = 0
         for path, taken, used_at in self._files():
             if path.endswith(".block"):
                 blocks.append((used_at, taken, path))
                 if len(blocks) >= SAMPLED:
                     break
             elif _is_kept(path):
-                kept += taken
+                used += taken
             else:
                 own.used -= taken
         seen = sum(taken for _, taken, _ in blocks)
         if len(blocks) < SAMPLED:
-            own.used = seen + kept
+            own.used = seen + used
         if own.used + size <= self.limit:
             return
         goal = min(self.limit - size, own.used - seen // 10)

@@ -1,4 +1,4 @@
-"""The file of a cached block: a header with checksums, then the data.
+"""The file of a cached block: a header with checksums, then the data; and the file that counts the bytes of a cache.
 
 The header is a magic, the block's name, the data's length, a CRC-32 of each page of 16 KiB, and a CRC-32 of all that.
 So a read verifies only the pages that it needs. Little-endian.

@@ -1,4 +1,6 @@
-"""A store of files whose blocks are kept on the local disk: `cached(storage, folder, size)`."""
+"""A store of files whose blocks are kept on the local disk: `cached(storage, folder, size)`. A failed write disables
+the cache.
+"""
 
 from __future__ import annotations
 
@@ -124,8 +126,8 @@ class CachedStorage:
         return self.open(path) if known is None else self._kept(known(path, version), path)
 
     def _kept(self, file: File, path: str) -> File:
-        if not _is_known(file.version):
-            return file
+        if not any(value for field, value in file.version._asdict().items() if field != "size"):
+            return file  # its version is unknown
         return CachedFile(file, path, self.blocks, self.failures, self.block_size, self.name)
 
     def read(self, path: str, begin: int, length: int) -> bytes:
@@ -146,12 +148,7 @@ class CachedStorage:
         return file.read(0, file.version.size)
 
 
-def _is_known(version: Version) -> bool:
-    """Returns whether a version tells more than the size."""
-    return any(value for field, value in version._asdict().items() if field != "size")
-
-
-# The behaviour of a process when the folder of a cache cannot be written: it does without, and tells the user once.
+# After a failed write, disables the cache in this process and warns once.
 
 
 PAUSE = 60.0
@@ -304,8 +301,8 @@ class CachedFile:
         """Reads blocks from the store, adjacent ones in one request, and keeps them."""
         claims = {id(piece): claim for piece, claim in mine}
         runs = list(_runs(piece for piece, _ in mine))
-        found = self._from_store([(run[0].at, run[-1].at + run[-1].length) for run in runs])
-        for run, data in zip(runs, found, strict=True):
+        pieces = self._from_store([(run[0].at, run[-1].at + run[-1].length) for run in runs])
+        for run, data in zip(runs, pieces, strict=True):
             whole = memoryview(data)
             if len(whole) != run[-1].at + run[-1].length - run[0].at:  # the file has another size now
                 self._read_past(run)
@@ -344,8 +341,8 @@ class CachedFile:
     def _read_past(self, pieces: Iterable[_BlockPart]) -> None:
         """Reads just these pieces from the store, and keeps nothing."""
         runs = list(_runs(pieces, of_parts=True))
-        found = self._from_store([(run[0].at + run[0].begin, run[-1].at + run[-1].end) for run in runs])
-        for run, data in zip(runs, found, strict=True):
+        blocks = self._from_store([(run[0].at + run[0].begin, run[-1].at + run[-1].end) for run in runs])
+        for run, data in zip(runs, blocks, strict=True):
             begin = run[0].at + run[0].begin
             for piece in run:
                 piece.data = data[piece.at + piece.begin - begin : piece.at + piece.end - begin]
@@ -354,8 +351,8 @@ class CachedFile:
         """Returns ranges of the file below, read at once if it can do that."""
         at_once = getattr(self._file, "read_ranges", None)
         if at_once is not None and len(ranges) > 1:
-            found: list[bytes] = at_once(ranges)
-            return found
+            blocks: list[bytes] = at_once(ranges)
+            return blocks
         return [self._file.read(begin, end - begin) for begin, end in ranges]
 
 
@@ -404,11 +401,11 @@ def without_secrets(path: str) -> str:
     if not _URL.match(path):
         return os.path.abspath(path)
     url = urlsplit(path)
-    given = parse_qsl(url.query, keep_blank_values=True)
-    is_azure = any(name.lower() == "sig" for name, _ in given)
-    kept = [
+    query = parse_qsl(url.query, keep_blank_values=True)
+    is_azure = any(name.lower() == "sig" for name, _ in query)
+    parameters = [
         (name, value)
-        for name, value in given
+        for name, value in query
         if not _SECRETS.fullmatch(name.lower()) and not (is_azure and _OF_AZURE.fullmatch(name.lower()))
     ]
-    return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, urlencode(kept), ""))
+    return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path, urlencode(parameters), ""))

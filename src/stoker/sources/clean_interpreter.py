@@ -184,11 +184,11 @@ def _receive(descriptor: int) -> bytearray:
 
 
 def _exactly(descriptor: int, length: int) -> bytearray:
-    found = bytearray(length)
-    rest = memoryview(found)
+    data = bytearray(length)
+    rest = memoryview(data)
     while rest:
         count = os.readv(descriptor, [rest])
         if not count:
             raise EOFError
         rest = rest[count:]
-    return found
+    return data

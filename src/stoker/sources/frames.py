@@ -125,8 +125,8 @@ def _items(level: Any, shape: Sequence[int], place: Place) -> Iterator[tuple[Pla
         yield place, os.fspath(level) if isinstance(level, os.PathLike) else level
         return
     if not _is_list(level) or len(level) != shape[0]:
-        found = f"{len(level)} items" if _is_list(level) else f"a {type(level).__name__}"
-        raise ValueError(f"decode_frames(sources): {found} at {list(place)}, expected {shape[0]} as in the first list")
+        shown = f"{len(level)} items" if _is_list(level) else f"a {type(level).__name__}"
+        raise ValueError(f"decode_frames(sources): {shown} at {list(place)}, expected {shape[0]} as in the first list")
     for number, each in enumerate(level):
         yield from _items(each, shape[1:], (*place, number))
 

@@ -1,4 +1,4 @@
-"""Files of repositories of the Hugging Face Hub, as files that are read by position."""
+"""Files of repositories of the Hugging Face Hub, read by position, and the requests to the Hub."""
 
 from __future__ import annotations
 
@@ -88,12 +88,10 @@ class PinnedRepositories:
         return place.url
 
 
-# Requests to the Hugging Face Hub: `huggingface_hub` finds files, and obstore reads where they lie.
-#
-# The Hub redirects a request for a file to another server, with a signed address that is valid for about an hour. It
-# is asked once for each file and process, and again when the address is refused. The token goes to the Hub alone.
-#
-# Functions of this file run in workers, or in a clean interpreter, as those of `object_client`.
+# Requests to the Hub: `huggingface_hub` finds files, and obstore reads them. The Hub redirects a request to another
+# server, with a signed address that is valid for about an hour: it is asked once for each file and process, and again
+# when the address is refused. The token is sent to the Hub alone. These functions run in workers, or in a clean
+# interpreter, as those of `object_client`.
 
 
 T = TypeVar("T")
@@ -128,18 +126,18 @@ def names(options: Options, url: str) -> list[str]:
     """
     place = hub_place(url)
     folder = place.path.rpartition("/")[0]
-    found: list[str] = []
+    paths: list[str] = []
     query = "?recursive=true&expand=false"
     while True:
         try:
             answer = _asked(options, url, partial(_api, options, place, "tree", quote(folder), query))
         except FileNotFoundError:
-            if folder and not found:  # a pattern of a folder that is not there
+            if folder and not paths:  # a pattern of a folder that is not there
                 return []
             raise
-        found += [entry["path"] for entry in answer.json() if entry["type"] == "file"]
+        paths += [entry["path"] for entry in answer.json() if entry["type"] == "file"]
         if "next" not in answer.links:
-            return sorted(found)
+            return sorted(paths)
         query = "?" + urlsplit(answer.links["next"]["url"]).query
 
 
@@ -161,18 +159,18 @@ def versions(options: Options, urls: Sequence[str]) -> list[Version]:
     by_root: dict[str, list[HubPlace]] = {}
     for place in places:
         by_root.setdefault(place.root, []).append(place)
-    found: dict[str, Version] = {}
+    by_url: dict[str, Version] = {}
     for root, some in by_root.items():
         wanted = {"paths": [place.path for place in some], "expand": False}
         answer = _asked(options, some[0].url, partial(_api, options, some[0], "paths-info", data=wanted))
         for entry in answer.json():
             if entry["type"] == "file":
                 tag = (entry.get("lfs") or entry)["oid"]
-                found[root + entry["path"]] = Version(entry["size"], 0, tag)
+                by_url[root + entry["path"]] = Version(entry["size"], 0, tag)
     for place in places:
-        if place.url not in found:
+        if place.url not in by_url:
             raise FileNotFoundError(f"{place.url}: there is no such file in the repository")
-    return [found[place.url] for place in places]
+    return [by_url[place.url] for place in places]
 
 
 def read(options: Options, url: str, ranges: Sequence[Range], expected: Version | None = None) -> list[bytes]:
@@ -205,7 +203,7 @@ def write(options: Options, url: str, data: bytes) -> None:
 
 def _read_at(options: Options, wanted: Sequence[Request], addresses: dict[str, str]) -> list[bytes]:
     """Returns ranges of files that lie at these addresses."""
-    endpoint, found = _endpoint(options), [b""] * len(wanted)
+    endpoint, parts = _endpoint(options), [b""] * len(wanted)
     for on_hub in (False, True):  # the token is for the Hub alone
         numbers = [
             number
@@ -228,8 +226,8 @@ def _read_at(options: Options, wanted: Sequence[Request], addresses: dict[str, s
                 f"({shown(requests[0][0])})"
             ) from None
         for number, one in zip(numbers, data, strict=True):
-            found[number] = one
-    return found
+            parts[number] = one
+    return parts
 
 
 def _told(error: OSError, addresses: dict[str, str]) -> str:
@@ -243,18 +241,18 @@ def _told(error: OSError, addresses: dict[str, str]) -> str:
 def _addresses_of(options: Options, urls: Sequence[str]) -> dict[str, str]:
     """Returns where files lie; those that are not known are asked for together."""
     known = _ADDRESSES.get()
-    found = {url: known.get((options.key, url)) for url in urls}
-    missing = [url for url, address in found.items() if address is None]
+    addresses = {url: known.get((options.key, url)) for url in urls}
+    missing = [url for url, address in addresses.items() if address is None]
     if len(missing) == 1:
-        made = [_address(options, missing[0])]
+        fresh = [_address(options, missing[0])]
     else:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            made = list(pool.map(lambda url: _address(options, url), missing)) if missing else []
-    for url, address in zip(missing, made, strict=True):
-        found[url] = known[(options.key, url)] = address
+            fresh = list(pool.map(lambda url: _address(options, url), missing)) if missing else []
+    for url, address in zip(missing, fresh, strict=True):
+        addresses[url] = known[(options.key, url)] = address
     for oldest in list(known)[: max(0, len(known) - MOST_ADDRESSES)]:
         known.pop(oldest, None)
-    return {url: address for url, address in found.items() if address is not None}
+    return {url: address for url, address in addresses.items() if address is not None}
 
 
 def _address(options: Options, url: str) -> str:
@@ -357,10 +355,10 @@ def _raise_as_ours(error: Exception, url: str, endpoint: str, tries: int, second
         raise PermissionError(f"{url}: access was refused ({status}). {how}.") from None
     if not status and not _is_of_connection(error) and not isinstance(error, OSError):
         raise ValueError(f"{url}: {without_secrets(first_line(error))}") from None
-    said = f"it answers {status}" if status else without_secrets(first_line(error)) or name
+    reason = f"it answers {status}" if status else without_secrets(first_line(error)) or name
     raise ObjectStoreError(
-        f"{url} cannot be read from the Hub at {shown(endpoint)}: {said} (tried {tries} times in {seconds:.1f} s). Is "
-        "HF_ENDPOINT right, and can this machine reach it? More time and tries: storage_options={'retry_config': "
+        f"{url} cannot be read from the Hub at {shown(endpoint)}: {reason} (tried {tries} times in {seconds:.1f} s). "
+        "Is HF_ENDPOINT right, and can this machine reach it? More time and tries: storage_options={'retry_config': "
         "{'max_retries': 20, 'retry_timeout': 600}}."
     ) from None
 
@@ -376,18 +374,18 @@ def _pinned(url: str) -> HubPlace:
 
 
 def _endpoint(options: Options) -> str:
-    given = options.store.get("endpoint") or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    return str(given).rstrip("/")
+    endpoint = options.store.get("endpoint") or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    return str(endpoint).rstrip("/")
 
 
 def _token(options: Options) -> str | None:
     """Returns the token that is given, else that of the environment or of `hf auth login`."""
-    given = options.hub_token
-    if given is None or given is True:  # as in huggingface_hub
+    token = options.hub_token
+    if token is None or token is True:  # as in huggingface_hub
         from huggingface_hub import get_token
 
-        given = get_token()
-    return str(given) if given else None
+        token = get_token()
+    return str(token) if token else None
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

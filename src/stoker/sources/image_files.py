@@ -223,8 +223,8 @@ def _remote(
     url: str, storage_options: Mapping[str, Any] | None, cache: str | os.PathLike[str] | None, cache_size: int | None
 ) -> ObjectStorage | CachedStorage:
     storage = remote_storage(url, storage_options)
-    kept = cached(storage, cache, cache_size, name=str((storage_options or {}).get("endpoint", "")))
-    return kept if isinstance(kept, CachedStorage) else storage
+    cached_storage = cached(storage, cache, cache_size, name=str((storage_options or {}).get("endpoint", "")))
+    return cached_storage if isinstance(cached_storage, CachedStorage) else storage
 
 
 def _images(images: Iterable[Any] | TextColumn, hub: PinnedRepositories) -> TextColumn:
@@ -237,38 +237,38 @@ def _images(images: Iterable[Any] | TextColumn, hub: PinnedRepositories) -> Text
             "class folders there is stoker.ImageFolder."
         )
     paths = (os.fspath(each) if isinstance(each, os.PathLike) else each for each in images)
-    made = columns(hub.pinned(each) if isinstance(each, str) and is_on_hub(each) else each for each in paths)
-    column = stores_of(made)[0] if len(made) else None
-    if len(made) == 0:
+    image_paths = columns(hub.pinned(each) if isinstance(each, str) and is_on_hub(each) else each for each in paths)
+    column = stores_of(image_paths)[0] if len(image_paths) else None
+    if len(image_paths) == 0:
         return TextColumn(np.empty(0, np.uint8), np.zeros(1, np.int64), str, None)
     if not isinstance(column, TextColumn) or column.mask is not None:
         raise TypeError(
-            f"ImageFiles(images): images hold {made[0]!r}, expected paths, or the contents of files (bytes)"
+            f"ImageFiles(images): images hold {image_paths[0]!r}, expected paths, or the contents of files (bytes)"
         )
     return column
 
 
 def _targets(labels: Any, classes: Sequence[str] | None) -> tuple[Any, list[str]]:
     """Returns the labels as a sequence, and the names of classes."""
-    given = list(classes or ())
+    names = list(classes or ())
     if isinstance(labels, (TextColumn, NumberColumn)):
         column: Any = labels
     elif isinstance(labels, np.ndarray) or hasattr(labels, "numpy"):
         column = _array_column(np.array(labels))  # a copy: the caller may go on with the array
     elif isinstance(labels, (list, tuple, Columns)) or not hasattr(labels, "__getitem__"):
-        made = columns(labels)
-        if len(stores_of(made)) != 1:
-            return made, given  # tuples or dicts of numbers: targets of several parts
-        column = stores_of(made)[0]
+        targets = columns(labels)
+        if len(stores_of(targets)) != 1:
+            return targets, names  # tuples or dicts of numbers: targets of several parts
+        column = stores_of(targets)[0]
     else:
-        return labels, given
+        return labels, names
     if isinstance(column, TextColumn) and column.kind is str:
         return _as_classes(column, classes)
-    if given and isinstance(column, NumberColumn) and column.array.dtype.kind in "iu" and len(column):
+    if names and isinstance(column, NumberColumn) and column.array.dtype.kind in "iu" and len(column):
         low, high = int(column.array.min()), int(column.array.max())
-        if low < 0 or high >= len(given):
-            raise ValueError(f"ImageFiles(labels, classes): labels from {low} to {high}, and {len(given):,} classes")
-    return of_columns(column), given
+        if low < 0 or high >= len(names):
+            raise ValueError(f"ImageFiles(labels, classes): labels from {low} to {high}, and {len(names):,} classes")
+    return of_columns(column), names
 
 
 def _array_column(array: Array) -> NumberColumn:
@@ -284,13 +284,13 @@ def _as_classes(names: TextColumn, classes: Sequence[str] | None) -> tuple[Any, 
     known = sorted(set(values)) if classes is None else list(classes)
     index = {name: place for place, name in enumerate(known)}
     try:
-        found = np.fromiter((index[name] for name in values), np.int64, len(values))
+        numbers = np.fromiter((index[name] for name in values), np.int64, len(values))
     except KeyError as error:
         raise ValueError(
             f"ImageFiles(labels, classes): the label {error.args[0]!r} is not one of the {len(known):,} classes "
             f"{', '.join(map(repr, known[:5]))}{', …' if len(known) > 5 else ''}"
         ) from None
-    return of_columns(NumberColumn(found, int, None)), known
+    return of_columns(NumberColumn(numbers, int, None)), known
 
 
 def _check_count(images: int, labels: int) -> None:

@@ -189,8 +189,8 @@ def _check_classes(
     root: str, folders: Sequence[ListedFolder], tops: Iterable[str], extensions: Sequence[str] | None
 ) -> None:
     """Raises EmptyFolderError if a class has no file."""
-    found = {_top(folder) for folder in folders if folder.files}
-    empty = [top for top in tops if top not in found]
+    folder_names = {_top(folder) for folder in folders if folder.files}
+    empty = [top for top in tops if top not in folder_names]
     if not empty:
         return
     wanted = "no file that is_valid_file accepts" if extensions is None else f"no file with {', '.join(extensions)}"

@@ -87,12 +87,12 @@ def list_folders(root: str, tops: Iterable[str], accept: Accept, earlier: Iterab
         for top in tops:
             if not os.path.isdir(os.path.join(root, top)):
                 continue
-            found = []
+            listing = []
             for folder, anew in _walk(root, top, accept, known, children, trusted_before):
-                found.append(folder)
+                listing.append(folder)
                 changed = changed or anew
                 progress.add(folder.files)
-            result.folders.extend(sorted(found, key=lambda folder: folder.path))
+            result.folders.extend(sorted(listing, key=lambda folder: folder.path))
     return result._replace(changed=changed or len(known) != len(result.folders))
 
 
@@ -228,10 +228,8 @@ def names_of(folders: Iterable[ListedFolder]) -> bytes:
     return b"".join(folder.names for folder in folders)
 
 
-# A listing of folders in a file, so that the next start lists only folders that have changed.
-#
-# The file is written whole and then renamed; it ends with nothing that the header does not state, and a checksum
-# covers its contents. A file that is damaged, of another version or of another listing is written anew.
+# A listing of folders in a file, so that the next start lists only folders that have changed. It is written whole and
+# then renamed, and has a checksum; a damaged file, or one of another version or listing, is written anew.
 
 
 _FORMAT = b"stoker listing 1\n"

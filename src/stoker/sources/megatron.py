@@ -163,7 +163,7 @@ def _tokens(prefix: str, index: _Index) -> Array:
 def _begins(index: _Index) -> Array:
     """Returns the place of each document's first token; an empty document begins where the next one does."""
     starts = index.firsts[:-1]
-    held = starts < len(index.pointers)
+    is_inside = starts < len(index.pointers)
     begins = np.full(len(starts), index.tokens, np.int64)
-    begins[held] = index.pointers[starts[held]] // index.dtype.itemsize
+    begins[is_inside] = index.pointers[starts[is_inside]] // index.dtype.itemsize
     return begins

@@ -57,15 +57,15 @@ class Options:
     """Options of a store. Picklable; its text shows names alone, since values may be secrets.
 
     Args:
-        given: obstore's names, or fsspec's of S3; `client_options` and `retry_config` are dicts of obstore's.
+        storage_options: obstore's names, or fsspec's of S3; `client_options` and `retry_config` are dicts of obstore's.
 
     Attributes:
         hub_token: the token of the Hugging Face Hub; False for none, None for that of the environment.
     """
 
-    def __init__(self, given: Mapping[str, Any] | None) -> None:
-        self.hub_token = (given or {}).get("token")
-        values = {_OTHER_NAMES.get(name, name): value for name, value in (given or {}).items()}
+    def __init__(self, storage_options: Mapping[str, Any] | None) -> None:
+        self.hub_token = (storage_options or {}).get("token")
+        values = {_OTHER_NAMES.get(name, name): value for name, value in (storage_options or {}).items()}
         self.client: dict[str, Any] = {**_CLIENT, **values.pop("client_options", {})}
         self.retry: dict[str, Any] = {**_RETRY, **values.pop("retry_config", {})}
         self.store: dict[str, Any] = values
@@ -81,14 +81,14 @@ class Options:
     @property
     def seconds(self) -> float:
         """Seconds in which a failed request is tried again."""
-        given = self.retry["retry_timeout"]
-        return given.total_seconds() if isinstance(given, timedelta) else float(given)
+        value = self.retry["retry_timeout"]
+        return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
     @property
     def first_pause(self) -> float:
         """Seconds before the second attempt."""
-        given = self.retry.get("backoff", {}).get("init_backoff", _FIRST_PAUSE)
-        return given.total_seconds() if isinstance(given, timedelta) else float(given)
+        value = self.retry.get("backoff", {}).get("init_backoff", _FIRST_PAUSE)
+        return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
     @property
     def key(self) -> str:
@@ -132,7 +132,7 @@ def versions(options: Options, urls: Sequence[str]) -> list[Version]:
         return _version(await obstore.head_async(_store(options, place), place.key))
 
     outcomes = _together([partial(ask, url) for url in urls])
-    return [_settled(url, found, partial(version, options, url)) for url, found in zip(urls, outcomes, strict=True)]
+    return [_settled(url, outcome, partial(version, options, url)) for url, outcome in zip(urls, outcomes, strict=True)]
 
 
 def read(options: Options, url: str, ranges: Sequence[Range], expected: Version | None = None) -> list[bytes]:
@@ -159,7 +159,8 @@ def read_many(options: Options, wanted: Sequence[Request]) -> list[bytes]:
     is_one = len(wanted) == 1  # which needs no event loop
     outcomes = [_NONE] if is_one else _together([partial(_one_of_several, options, *each) for each in wanted])
     return [
-        _settled(each[0], found, partial(_one, options, *each)) for each, found in zip(wanted, outcomes, strict=True)
+        _settled(each[0], outcome, partial(_one, options, *each))
+        for each, outcome in zip(wanted, outcomes, strict=True)
     ]
 
 
@@ -379,7 +380,7 @@ _PARTS = {
 """The parts of a connection string of Azure, in lower case."""
 
 
-def with_vendor_settings(kind: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def with_vendor_settings(kind: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Returns the options of a store, with those that the environment has under other names.
 
     Read are `STORAGE_EMULATOR_HOST` (an emulator of Google's store, without credentials), and
@@ -387,24 +388,24 @@ def with_vendor_settings(kind: str, given: Mapping[str, Any], environment: Mappi
 
     Args:
         kind: of the store: "s3", "gs", "az" or "http".
-        given: options by obstore's names.
+        options: options by obstore's names.
         environment: variables.
 
     Raises:
         ValueError: a connection string is none. The message does not show it.
     """
-    found = dict(given)
-    if kind == "gs" and not {"base_url", "google_base_url"} & found.keys() and "GOOGLE_BASE_URL" not in environment:
+    settings = dict(options)
+    if kind == "gs" and not {"base_url", "google_base_url"} & settings.keys() and "GOOGLE_BASE_URL" not in environment:
         host = environment.get("STORAGE_EMULATOR_HOST", "")
         if host:
-            found["base_url"] = host if "://" in host else f"http://{host}"
-            if not any("service_account" in name or "credentials" in name for name in found):
-                found.setdefault("skip_signature", True)
+            settings["base_url"] = host if "://" in host else f"http://{host}"
+            if not any("service_account" in name or "credentials" in name for name in settings):
+                settings.setdefault("skip_signature", True)
     if kind == "az":
-        text = found.pop("connection_string", environment.get("AZURE_STORAGE_CONNECTION_STRING", ""))
+        text = settings.pop("connection_string", environment.get("AZURE_STORAGE_CONNECTION_STRING", ""))
         for name, value in connection_string(text).items() if text else ():
-            found.setdefault(name, value)
-    return found
+            settings.setdefault(name, value)
+    return settings
 
 
 def connection_string(text: str) -> dict[str, str]:
@@ -417,14 +418,14 @@ def connection_string(text: str) -> dict[str, str]:
     values = {name.strip().lower(): value.strip() for name, _, value in pairs}
     if values.get("usedevelopmentstorage", "").lower() == "true":
         return {"use_emulator": "true"}
-    found = {ours: values[name] for name, ours in _PARTS.items() if name in values}
-    if "account_name" not in found and "endpoint" not in found:
+    settings = {ours: values[name] for name, ours in _PARTS.items() if name in values}
+    if "account_name" not in settings and "endpoint" not in settings:
         raise ValueError(
             "the connection string of Azure (AZURE_STORAGE_CONNECTION_STRING, or connection_string in storage_options) "
             "has neither AccountName nor BlobEndpoint: copy it anew from the account's page, under access keys"
         )
-    if "endpoint" not in found and values.keys() & {"defaultendpointsprotocol", "endpointsuffix"}:
+    if "endpoint" not in settings and values.keys() & {"defaultendpointsprotocol", "endpointsuffix"}:
         scheme = values.get("defaultendpointsprotocol", "https")
         suffix = values.get("endpointsuffix", "core.windows.net")
-        found["endpoint"] = f"{scheme}://{found['account_name']}.blob.{suffix}"
-    return found
+        settings["endpoint"] = f"{scheme}://{settings['account_name']}.blob.{suffix}"
+    return settings

@@ -1,4 +1,6 @@
-"""Handles that belong to one process: opened at first use, never pickled, never used by a forked child."""
+"""Handles that belong to one process, opened at first use, never pickled, never used by a forked child; and a warning
+given once.
+"""
 
 from __future__ import annotations
 
@@ -110,9 +112,6 @@ class OpenFiles:
     def close(self) -> None:
         """Closes the files of this process."""
         self._files.close()
-
-
-# A warning that processes of one family give once.
 
 
 class Once:

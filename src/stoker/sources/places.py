@@ -21,20 +21,20 @@ _MOST = 10_000_000
 
 
 def places_of(
-    given: Place | Iterable[Place],
+    places: Place | Iterable[Place],
     what: str,
     storage_options: Mapping[str, Any] | None = None,
     *,
     may_be_folders: bool = False,
     only_local: bool = False,
 ) -> list[str]:
-    """Returns the files that `given` names, in its order; those of a glob pattern are sorted.
+    """Returns the files that `places` names, in its order; those of a glob pattern are sorted.
 
     Args:
-        given: a path, a glob pattern (`*`, `?`, `[...]`), a brace pattern (`{000..127}`, `{train,val}`), a URL (`file`,
-            `s3`, `gs`, `az`, `http`, `https`, `hf`), or an iterable of these. A local name that exists is taken as it
-            is, whatever characters it has. Stores are listed for glob patterns; web servers cannot be. In a URL of `hf`
-            the commit that its revision has now takes the revision's place.
+        places: a path, a glob pattern (`*`, `?`, `[...]`), a brace pattern (`{000..127}`, `{train,val}`), a URL
+            (`file`, `s3`, `gs`, `az`, `http`, `https`, `hf`), or an iterable of these. A local name that exists is
+            taken as it is, whatever characters it has. Stores are listed for glob patterns; web servers cannot be. In a
+            URL of `hf` the commit that its revision has now takes the revision's place.
         what: the word for the files in messages, in the plural.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
         may_be_folders: whether a place may be a folder.
@@ -46,14 +46,14 @@ def places_of(
         ValueError: there are none, a place is a folder that may not be one, or a URL of a scheme that cannot be read.
         OSError: a store cannot be listed.
     """
-    found = _found(given, what, storage_options, may_be_folders=may_be_folders, only_local=only_local)
-    return [place for place, _ in found]
+    pairs = _found(places, what, storage_options, may_be_folders=may_be_folders, only_local=only_local)
+    return [place for place, _ in pairs]
 
 
 def places_and_folders(
-    given: Place | Iterable[Place], what: str, storage_options: Mapping[str, Any] | None = None
+    places: Place | Iterable[Place], what: str, storage_options: Mapping[str, Any] | None = None
 ) -> tuple[list[str], list[list[str]]]:
-    """Returns the files that `given` names and, for each, the names of the folders below the fixed part of its pattern.
+    """Returns the files that `places` names and, for each, the names of the folders below the fixed part.
 
     The fixed part ends before the first folder with a special character. A path or URL without a pattern is fixed as a
     whole if it is given alone; of one in a list, all folders count.
@@ -63,8 +63,8 @@ def places_and_folders(
 
     Raises: as `places_of`.
     """
-    found = _found(given, what, storage_options)
-    return [place for place, _ in found], [_names(place)[_depth(fixed) : -1] for place, fixed in found]
+    pairs = _found(places, what, storage_options)
+    return [place for place, _ in pairs], [_names(place)[_depth(fixed) : -1] for place, fixed in pairs]
 
 
 def _names(place: str) -> list[str]:
@@ -83,19 +83,19 @@ def _depth(fixed: str) -> int:
 
 
 def _found(
-    given: Place | Iterable[Place],
+    places: Place | Iterable[Place],
     what: str,
     storage_options: Mapping[str, Any] | None,
     *,
     may_be_folders: bool = False,
     only_local: bool = False,
 ) -> list[tuple[str, str]]:
-    """Returns the files that `given` names, and the fixed beginning of the text that names each."""
-    is_one = isinstance(given, (str, os.PathLike))
-    texts = [os.fspath(place) for place in ([given] if isinstance(given, (str, os.PathLike)) else given)]
+    """Returns the files that `places` names, and the fixed beginning of the text that names each."""
+    is_one = isinstance(places, (str, os.PathLike))
+    texts = [os.fspath(place) for place in ([places] if isinstance(places, (str, os.PathLike)) else places)]
     storage: ObjectStorage | None = None
     hub: PinnedRepositories | None = None
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     missing: list[str] = []
     for text in texts:
         expanded = [text] if os.path.exists(text) else expand_braces(text)
@@ -122,20 +122,20 @@ def _found(
             else:
                 path = _local(place)
                 matches = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
-            found += [(match, fixed) for match in matches]
+            pairs += [(match, fixed) for match in matches]
             missing += [] if matches else [path]
     if missing:
         raise FileNotFoundError(f"{len(missing)} of the given {what} lead to no file: {missing[:3]}")
-    if not found:
+    if not pairs:
         raise ValueError(f"no {what} were given: an empty list")
-    for path, _ in found:
+    for path, _ in pairs:
         if os.path.isdir(path) and not may_be_folders:
             raise ValueError(f"{path} is a folder, not one of the {what}: name its files, for instance {path}/*")
         if is_remote(path) and path.endswith("/"):
             raise ValueError(
                 f"{shown(path)} is a folder, not one of the {what}: name its files, for instance {shown(path)}*"
             )
-    return found
+    return pairs
 
 
 def _fixed(text: str, expanded: list[str]) -> str:
@@ -196,10 +196,10 @@ def expand_braces(text: str) -> list[str]:
     Raises:
         ValueError: the pattern stands for more than 10 million texts.
     """
-    found = _expanded(text)
-    if len(found) > _MOST:
+    expanded = _expanded(text)
+    if len(expanded) > _MOST:
         raise ValueError(f"{shown(text)!r} stands for more than {_MOST:,} places")
-    return found
+    return expanded
 
 
 def _expanded(text: str) -> list[str]:

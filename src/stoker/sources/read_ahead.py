@@ -65,14 +65,14 @@ class ReadAhead:
             self._fetch, self._next = None, FIRST
         while not self._parts or self._behind < end:
             self._read_on(begin, end)
-        found = []
+        pieces = []
         for at, data in self._parts:
             if at <= begin < at + len(data):
-                found.append(data[begin - at : end - at])
-                begin += len(found[-1])
+                pieces.append(data[begin - at : end - at])
+                begin += len(pieces[-1])
                 if begin == end:
                     break
-        return found[0] if len(found) == 1 else b"".join(found)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     @property
     def _behind(self) -> int:

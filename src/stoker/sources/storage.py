@@ -1,4 +1,5 @@
-"""Files and the stores that hold them: the interface through which sources read, and local files.
+"""Files and the stores that hold them: the interface through which sources read, local files, and the errors of
+requests.
 
 A `Storage` is a small picklable value; it opens a `File`, which belongs to one process. Sources read by position only,
 so threads can share a file. Object stores are `ObjectStorage`, in `object_store.py`.
@@ -118,10 +119,10 @@ class LocalFile:
         self.version = Version(status.st_size, status.st_mtime_ns)
 
     def read(self, begin: int, length: int) -> bytes:
-        found = os.pread(self._descriptor, length, begin)
-        while len(found) < length and (more := os.pread(self._descriptor, length - len(found), begin + len(found))):
-            found += more
-        return found
+        data = os.pread(self._descriptor, length, begin)
+        while len(data) < length and (more := os.pread(self._descriptor, length - len(data), begin + len(data))):
+            data += more
+        return data
 
     def __del__(
         self, close: Callable[[int], None] = os.close
@@ -140,7 +141,7 @@ class LocalStorage:
         return LocalFile(path).read(begin, length)
 
 
-# A file of a store as Python's file object, for libraries that jump about in it.
+# A seekable Python file over a store's file, for libraries that need random access.
 
 
 BLOCK = 64 << 10
@@ -220,7 +221,7 @@ class FileObject(io.RawIOBase):
             self._blocks[first + at // BLOCK] = data[at : at + BLOCK]
 
 
-# What went wrong in a request: whether it may pass, and the error of Python or Stoker for it.
+# The error of Python or Stoker for a failed request, and whether a retry may succeed.
 
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -258,8 +259,8 @@ def raise_as_ours(error: BaseException, url: str, tries: int, seconds: float) ->
     if isinstance(error, ValueError):
         raise ValueError(f"{shown(url)}: {first_line(error)}") from None
     name, text, place = type(error).__name__, first_line(error), shown(url)
-    found = _STATUS.search(text)
-    status = found[1] if found else ""
+    match = _STATUS.search(text)
+    status = match[1] if match else ""
     code = (_CODE.search(str(error)) or [None, ""])[1]
     if isinstance(error, FileNotFoundError) or code == "NoSuchBucket" or status == "404":
         raise FileNotFoundError(f"{place}: there is no such bucket or object (it says {code or status})") from None

@@ -1,4 +1,4 @@
-"""`storage_of`: the store of a place."""
+"""`storage_of`, the store of a place, and the files of a source with their store."""
 
 from __future__ import annotations
 
@@ -163,5 +163,5 @@ def source_files(
 
 def without_indexes(places: list[str]) -> list[str]:
     """Returns places without the indexes of others among them."""
-    given = set(places)
-    return [place for place in places if (match := _OF_INDEX.fullmatch(place)) is None or match[1] not in given]
+    all_places = set(places)
+    return [place for place in places if (match := _OF_INDEX.fullmatch(place)) is None or match[1] not in all_places]

@@ -131,7 +131,9 @@ def _texts_of(arrow: Any, column: Any, name: str) -> TextColumn:
         fields = {column.type.field(place).name for place in range(column.type.num_fields)}
         if "bytes" not in fields:
             raise ValueError(f"{name} holds structs of {sorted(fields)}, and none of them is 'bytes'")
-        return _texts_of(arrow, _field(arrow, column, "bytes"), f"the field 'bytes' of {name}")
+        kind_of_field = column.type.field("bytes").type
+        field = arrow.chunked_array([chunk.field("bytes") for chunk in column.chunks], kind_of_field)
+        return _texts_of(arrow, field, f"the field 'bytes' of {name}")
     kind: type
     if arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type):
         kind, wide = str, arrow.large_string()
@@ -162,10 +164,6 @@ def _labels_of(arrow: Any, column: Any, name: str) -> NumberColumn | TextColumn:
     if array.dtype == np.uint64 and len(array) and int(array.max()) >= 1 << 63:
         raise ValueError(f"{name} holds {array.max()}, which is no 64-bit integer with a sign")
     return NumberColumn(array.astype(dtype), kind, None)
-
-
-def _field(arrow: Any, column: Any, name: str) -> Any:
-    return arrow.chunked_array([chunk.field(name) for chunk in column.chunks], column.type.field(name).type)
 
 
 def _whole(arrow: Any, column: Any) -> Any:

@@ -1,4 +1,4 @@
-"""URLs of data: which store a place is in, and how messages show it."""
+"""URLs of data: which store a place is in, how messages show it, and places on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def shown(place: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Returns a text whose URLs are shown without user, password, query and fragment."""
-    return _IN_TEXT.sub(lambda found: shown(found[0]), text)
+    return _IN_TEXT.sub(lambda match: shown(match[0]), text)
 
 
 # Places on the Hugging Face Hub: `hf://datasets/owner/name@revision/path`.

@@ -52,11 +52,11 @@ class Curious:
     def __init__(self) -> None:
         self.seen: list[tuple[Any, list[Any]]] = []
 
-    def run(self, work: Any, lend: Any = None, known: Any = (), rows: Any = None, made: Any = ()) -> Any:
+    def run(self, work: Any, lend: Any = None, known: Any = (), rows: Any = None, made_rows: Any = ()) -> Any:
         self.seen.append((work, list(self.upcoming())))
         return work
 
-    def said(self) -> UnitReport:
+    def report(self) -> UnitReport:
         return UnitReport()
 
     def handed_over(self, written: bool) -> Any:
@@ -185,7 +185,7 @@ def test_worker_without_memory_for_a_batch_gives_back_its_own(part: Any, monkeyp
     monkeypatch.setattr(linux, "give_back", lambda: told.append(held[-1]()))
 
     class Large(Curious):
-        def run(self, work: Any, lend: Any = None, known: Any = (), rows: Any = None, made: Any = ()) -> Any:
+        def run(self, work: Any, lend: Any = None, known: Any = (), rows: Any = None, made_rows: Any = ()) -> Any:
             batch = np.zeros((4, 1 << 16))
             held.append(weakref.ref(batch))
             return batch

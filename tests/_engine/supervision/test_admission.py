@@ -32,10 +32,10 @@ class Slots:
 
     def spoken_for(self) -> int:
         workers = self._dispatch.alive
-        return sum(self._headroom.to_come(other) for other in workers if self._dispatch.held(other))
+        return sum(self._headroom.to_come(other) for other in workers if self._dispatch.assignments(other))
 
     def to_be_given(self, unit: int) -> int:
-        return self.size * (1 + sum(bool(self._dispatch.held(other)) for other in self._dispatch.alive))
+        return self.size * (1 + sum(bool(self._dispatch.assignments(other)) for other in self._dispatch.alive))
 
     def give_back(self) -> None:
         self.given_back += 1
@@ -71,7 +71,7 @@ class Line:
         return [(worker, run.unit) for worker, run in self.dispatch.hand_out(self.admission.gate())]
 
     def end(self, worker: int, took: int) -> None:
-        (run,) = self.dispatch.held(worker)
+        (run,) = self.dispatch.assignments(worker)
         self.headroom.showed(worker, BORN + took)
         self.dispatch.answered(worker, run, 1.0)
 

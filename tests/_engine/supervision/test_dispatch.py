@@ -113,9 +113,9 @@ def test_retiring_worker_answers_its_units_and_gets_no_more() -> None:
         dispatch.submitted(unit, None)
     assert units(dispatch.hand_out()) == [(0, 0), (1, 1)]
     dispatch.retires(0)
-    assert dispatch.held(0) == [Assignment(0)]
+    assert dispatch.assignments(0) == [Assignment(0)]
     dispatch.answered(0, Assignment(0), SLOW_UNIT * 2)
-    assert dispatch.hand_out() == [] and dispatch.held(0) == []
+    assert dispatch.hand_out() == [] and dispatch.assignments(0) == []
     assert dispatch.died(0) == []
     dispatch.joined(0)
     assert units(dispatch.hand_out()) == [(0, 2)]
@@ -171,7 +171,7 @@ def test_worker_with_a_part_has_no_other_unit() -> None:
     assert dispatch.hand_out() == [(0, Assignment(0)), (1, Assignment(1, 0, 4))]
     dispatch.answered(0, Assignment(0), SLOW_UNIT / 2)  # from now on each may hold two
     assert dispatch.hand_out() == [(0, Assignment(1, 4, 8))]
-    assert dispatch.held(1) == [Assignment(1, 0, 4)]
+    assert dispatch.assignments(1) == [Assignment(1, 0, 4)]
     dispatch.answered(0, Assignment(1, 4, 8), SLOW_UNIT / 2)
     assert dispatch.hand_out() == [(0, Assignment(2, 0, 4))]
 

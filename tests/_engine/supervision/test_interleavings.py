@@ -296,7 +296,7 @@ class Interleavings(RuleBasedStateMachine):
         """It has nothing to deliver, and says for which unit it waits."""
         if self.due[0] not in self.answers:
             self.hungry_for = min(self.unanswered)
-            self.handle(messages.Hungry([], self.hungry_for))
+            self.handle(messages.NeedsMemory([], self.hungry_for))
 
     @precondition(lambda self: len(self.due) > 6)  # else there would seldom be enough for anything to happen
     @rule(back=st.integers(0, 5), supervisor=st.booleans())

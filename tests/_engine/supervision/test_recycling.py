@@ -10,7 +10,7 @@ MIB = 1 << 20
 def test_no_worker_retires_without_a_limit() -> None:
     retirement = RecyclingPolicy(None, None)
     retirement.born(0)
-    retirement.made(0, 10**9)
+    retirement.count_samples(0, 10**9)
     retirement.has(0, 0)
     retirement.has(0, 1 << 60)
     assert retirement.reason(0) is None
@@ -20,10 +20,10 @@ def test_after_so_many_samples() -> None:
     retirement = RecyclingPolicy(100, None)
     retirement.born(0)
     retirement.born(1)
-    retirement.made(0, 60)
-    retirement.made(1, 99)
+    retirement.count_samples(0, 60)
+    retirement.count_samples(1, 99)
     assert retirement.reason(0) is retirement.reason(1) is None
-    retirement.made(0, 60)
+    retirement.count_samples(0, 60)
     assert retirement.reason(0) == "it has made 120 samples (max_samples_per_worker=100)"
     assert retirement.reason(1) is None
 
@@ -50,7 +50,7 @@ def test_a_worker_that_shrinks_again_may_stay() -> None:
 def test_replacement_of_a_retired_worker_counts_from_zero() -> None:
     retirement = RecyclingPolicy(10, 100 * MIB)
     retirement.born(0)
-    retirement.made(0, 10)
+    retirement.count_samples(0, 10)
     retirement.has(0, 0)
     retirement.has(0, 200 * MIB)
     retirement.born(0)

@@ -9,9 +9,9 @@ def test_split_batch_is_complete_when_all_rows_are_written() -> None:
     share = SplitBatch(4)
     share.handed_out()
     share.handed_out()
-    share.made(2, 2, "layout", {1: b"later"}, "a")
+    share.add_part(2, 2, "layout", {1: b"later"}, "a")
     assert not share.is_over
-    share.made(0, 2, "layout", {1: b"first"}, "b")
+    share.add_part(0, 2, "layout", {1: b"first"}, "b")
     assert share.is_over and not share.spoiled and share.reports == ["a", "b"]
     assert share.texts == {1: [b"first", b"later"]}
 
@@ -20,8 +20,8 @@ def test_parts_with_different_layouts_spoil_a_split_batch() -> None:
     share = SplitBatch(4)
     share.handed_out()
     share.handed_out()
-    share.made(0, 2, "layout", {}, "")
-    share.made(2, 2, "another", {}, "")
+    share.add_part(0, 2, "layout", {}, "")
+    share.add_part(2, 2, "another", {}, "")
     assert share.spoiled and share.is_over
 
 
@@ -31,7 +31,7 @@ def test_spoiled_split_batch_ends_with_its_last_writer() -> None:
     share.handed_out()
     share.failed()
     assert share.spoiled and not share.is_over
-    share.made(0, 2, "layout", {}, "")
+    share.add_part(0, 2, "layout", {}, "")
     assert share.is_over
 
 

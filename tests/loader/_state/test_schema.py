@@ -47,7 +47,7 @@ PLACES = st.builds(
     mark=JSON,
     over=st.booleans(),
     generators=st.none() | st.tuples(JSON, JSON),
-    told=st.lists(st.tuples(TEXTS, st.integers()), max_size=2).map(tuple),
+    epochs_ahead=st.lists(st.tuples(TEXTS, st.integers()), max_size=2).map(tuple),
     workers=st.none() | st.lists(STREAMS, min_size=1, max_size=3),
     turn=st.integers(0, 9),
     order=st.none() | COUNTS,

@@ -51,7 +51,7 @@ def own(controller: str, root: str = "") -> tuple[Cgroup, ...]:
 
 @lru_cache(maxsize=32)
 def _levels(controller: str, root: str, membership: str) -> tuple[Cgroup, ...]:
-    found: list[Cgroup] = []
+    cgroups: list[Cgroup] = []
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         version = 1 if controllers else 2
@@ -60,8 +60,8 @@ def _levels(controller: str, root: str, membership: str) -> tuple[Cgroup, ...]:
                 _up_to_the_mount(path, top, point, version) for top, point in _mounts(root, version, controller)
             ]
             views.sort(key=len)  # the mount that shows the most levels is used
-            found += views[-1] if views else []
-    return tuple(found)
+            cgroups += views[-1] if views else []
+    return tuple(cgroups)
 
 
 def _mounts(root: str, version: int, controller: str) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,6 @@
-"""The number of CPUs that this process may use, and the limit that determines it."""
+"""The CPUs that this process may use: their number, the limit that sets it, their division among ranks and loaders, and
+their use.
+"""
 
 from __future__ import annotations
 
@@ -59,17 +61,14 @@ def _quota(group: Cgroup) -> float:
     return granted if granted > 0 else math.inf
 
 
-# The division of this process's CPUs: among the ranks on the host, and among the open loaders.
-
-
 def ranks() -> int:
     """Returns the ranks on this host that share its visible CPUs; 1 if the environment does not say.
 
     torchrun and compatible launchers set `LOCAL_WORLD_SIZE` and do not bind ranks to CPUs. MPI and Slurm bind each rank
     to its own CPUs, visible in its affinity.
     """
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(told)) if told.isdigit() else 1
+    world_size = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(world_size)) if world_size.isdigit() else 1
 
 
 def for_this_rank() -> int:

@@ -1,4 +1,4 @@
-"""Activity of the GPUs while a program runs, read by another process (NVIDIA's driver)."""
+"""Activity of the GPUs while a program runs, read by another process through NVML, the library of NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def visible(uuids: Sequence[str], environment: Mapping[str, str]) -> set[int]:
     words = environment.get("CUDA_VISIBLE_DEVICES")
     if words is None:
         return {*range(len(uuids))}
-    found: set[int] = set()
+    numbers: set[int] = set()
     for word in words.split(","):
         text = word.strip()
         fitting = [number for number, uuid in enumerate(uuids) if text and text in (str(number), uuid[: len(text)])]
         if len(fitting) != 1:
             break
-        found.add(fitting[0])
-    return found
+        numbers.add(fitting[0])
+    return numbers
 
 
 def used_gpus(samples: Sequence[GpuSample]) -> list[int]:
@@ -88,13 +88,13 @@ def used_gpus(samples: Sequence[GpuSample]) -> list[int]:
 
     Where the driver does not tell the memory, those that were busy.
     """
-    found = []
+    used = []
     for number in range(len(samples[0].readings) if samples else 0):
         readings = [one for one in (sample.readings[number] for sample in samples) if one is not None]
         memory = [one.used for one in readings if one.used is not None]
         if max(memory) - memory[0] >= CONTEXT if memory else any(one.busy for one in readings):
-            found.append(number)
-    return found
+            used.append(number)
+    return used
 
 
 def busy_between(samples: Sequence[GpuSample], used: Sequence[int], begin: float, end: float) -> float | None:

@@ -1,4 +1,5 @@
-"""Reserves shared memory, so that a shortage raises an exception, and gives it back.
+"""Shared memory and descriptors: reserves memory so that a shortage raises an exception, makes anonymous files, keeps
+descriptors 0 to 2 free.
 
 Inside a memory cgroup the kernel answers a reservation beyond the limit by killing a process, not by an error. So the
 available memory is checked first, and a refusal states the numbers. Other processes may take memory between the check
@@ -65,9 +66,9 @@ def refused(number: int | None) -> str | None:
         return "the limit on file sizes (`ulimit -f`), which also applies to files in memory, is lower: raise it"
     if number not in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
         return None
-    said = f"the system refused it: {os.strerror(number)}"
+    reason = f"the system refused it: {os.strerror(number)}"
     replaced = None if number == errno.ENOMEM else replaced_by()
-    return said if replaced is None else f"{said}. It would lie in {replaced}: free space there, or set TMPDIR"
+    return reason if replaced is None else f"{reason}. It would lie in {replaced}: free space there, or set TMPDIR"
 
 
 def file_limit() -> int:
@@ -248,9 +249,6 @@ def replaced_by() -> str | None:
         there = os.statvfs(folder)
         free = f", {there.f_bavail * there.f_frsize / 2**20:,.0f} MiB free"
     return f"an unlinked file in {folder}{free}, because {why}"
-
-
-# Keeps descriptors 0, 1 and 2 from ordinary files: programs take these numbers for the standard streams.
 
 
 def occupy() -> None:

@@ -97,12 +97,12 @@ def _loaded() -> tuple[DecoderFunctions | None, str]:
         "decode_file": ([address, text, address], number),
         "decode_files": ([address, address, size], size),
     }
-    found = []
+    libraries = []
     for name, (types, result) in arguments.items():
         function = getattr(library, f"stoker_jpeg_{name}")
         function.argtypes, function.restype = types, result
-        found.append(function)
-    return DecoderFunctions(*found), "compiled"
+        libraries.append(function)
+    return DecoderFunctions(*libraries), "compiled"
 
 
 functions, why = _loaded()

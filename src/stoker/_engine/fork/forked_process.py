@@ -1,4 +1,5 @@
 """A forked worker as a child of multiprocessing: a Process object of the loader's context, which works in `_bootstrap`.
+Also its Python stacks.
 
 The helper forks, not `Process.start`: that would hold two more descriptors for each worker, and refuses to start in
 a daemonic process and for another parent than its own. So what `multiprocessing.popen_fork` does in the child stands
@@ -113,9 +114,6 @@ def _be_main_thread() -> None:
         threading._main_thread = threading._MainThread()  # type: ignore[attr-defined]
 
 
-# The Python stacks of workers: on demand, and the last ones of those that crashed.
-
-
 class Stacks:
     """A file in memory for each worker of a zygote, to which it writes when a signal asks it, and when it crashes."""
 
@@ -125,15 +123,15 @@ class Stacks:
 
     def grow(self, workers: int) -> None:
         """Makes room for this number of workers. An OSError leaves the present state unchanged."""
-        made: list[int] = []
+        descriptors: list[int] = []
         try:
             for _ in range(len(self._files), workers):
-                made.append(segments.create())
+                descriptors.append(segments.create())
         except OSError:
-            for file in made:
+            for file in descriptors:
                 os.close(file)
             raise
-        self._files += made
+        self._files += descriptors
 
     def descriptor(self, worker: int) -> int:
         """Returns the descriptor for the worker's stacks. Processes that inherit it share its position."""

@@ -1,4 +1,5 @@
-"""Marks objects immortal, so that processes that read them go on sharing their memory after a fork.
+"""Shares Python objects between forked processes: marks them immortal, and `freeze` copies a dataset's objects once for
+all.
 
 Reading a Python object writes its reference count, and the first write to a shared page copies it: forked workers that
 only read a list of tuples end up with a copy each. CPython 3.12 and 3.13 never write the count of an immortal object,
@@ -76,9 +77,9 @@ def mark_heap() -> SharedHeap | None:
         return None
     with _collector_off():
         gc.unfreeze()  # `gc.get_objects` leaves out frozen objects
-        found = gc.get_objects()
+        objects = gc.get_objects()
         gc.freeze()
-        return _mark(found, _kinds())
+        return _mark(objects, _kinds())
 
 
 def mark_reachable(root: object) -> SharedHeap | None:
@@ -165,8 +166,8 @@ def _mark(pending: list[Any], kind_of: dict[int, int]) -> SharedHeap:
         items = (words[(id(chunk) + _LIST_ITEMS - _BASE) >> 3] - _BASE) >> 3
         at = words[items : items + len(chunk)] - _BASE  # a list is an array of addresses; `id` for each takes longer
         types_at = words[(at >> 3) + 1]  # the word after the count is the address of the type
-        found = np.searchsorted(special, types_at)
-        kind = np.where(special[found] == types_at, kinds[found], _ORDINARY)
+        places = np.searchsorted(special, types_at)
+        kind = np.where(special[places] == types_at, kinds[places], _ORDINARY)
         fresh = (counts[at >> 2] < _IMMORTAL_FROM) & (kind != _LEFT_OUT)
         lot = (at >> 4) & (_LOTS - 1)
         lots[lot] = numbers[: len(chunk)]

@@ -1,4 +1,6 @@
-"""Threads of native libraries in this process. A fork leaves them behind, and the library waits for them for ever."""
+"""Finds threads of native libraries before a fork, and workers that wait for ever for a lock that a thread held at the
+fork.
+"""
 
 from __future__ import annotations
 
@@ -112,9 +114,6 @@ def _read(path: str) -> str:
         return os.read(descriptor, 64).decode(errors="replace")
     finally:
         os.close(descriptor)
-
-
-# Whether workers were born with a lock held: all of them wait for locks in their first units, and use no processor.
 
 
 class ForkDeadlockCheck:

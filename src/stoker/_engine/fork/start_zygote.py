@@ -1,4 +1,6 @@
-"""Starts the zygote: forked from the trainer, or as a clean interpreter that receives the job."""
+"""Starts the zygote, forked from the trainer or as a clean interpreter that receives the job, and holds the entry of
+its process.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def fork(
     ours: Sequence[int | None],
     workers: int,
     rules: Rules,
-    recipe: JobFactory,
+    job_factory: JobFactory,
     hold: ForkHold,
     context: BaseContext | None = None,
 ) -> int:
@@ -53,7 +55,7 @@ def fork(
         ours: the trainer's ends of the same, and what else it has for itself, which the zygote closes.
         workers: how many it forks.
         rules: what they may do.
-        recipe: makes the job in each.
+        job_factory: makes the job in each.
         hold: keeps what is leased at this moment until the zygote has ended.
         context: the `multiprocessing_context`.
     """
@@ -75,7 +77,7 @@ def fork(
                     for descriptor in ours:
                         if descriptor is not None:
                             os.close(descriptor)
-                    source = JobSource(lambda: recipe, unpickles=False)
+                    source = JobSource(lambda: job_factory, unpickles=False)
                     main(ends, lambda: (lineage, source, workers, rules, collecting), before)
                 finally:
                     os._exit(1)
@@ -141,9 +143,6 @@ def clean(
         raise
 
 
-# Entry of a zygote's process: after a fork of the trainer, or in a clean interpreter.
-
-
 class ZygoteSettings(NamedTuple):
     """Settings of a clean zygote, read before any object of the user's is unpickled."""
 
@@ -167,7 +166,7 @@ def main(
 
     Args:
         ends: what it was born with.
-        make: gives the lineage of the workers, where they have the recipe from, their number, what they may do, and
+        make: gives the lineage of the workers, the source of the job, their number, what they may do, and
             whether they run Python's garbage collector.
         signals: the mask of blocked signals to go back to, now that no handler of the trainer is left.
     """
@@ -205,12 +204,12 @@ def run_clean(parcel: Payload, descriptors: Sequence[int | None]) -> None:
             parcel.import_main()
             lineage = lineage._replace(process=pickle.loads(settings.process))
 
-        def recipe() -> JobFactory:
+        def job_factory() -> JobFactory:
             return settings.assemble(parcel.open())
 
-        source = JobSource(lambda: _without_collections(recipe), unpickles=True)
+        source = JobSource(lambda: _without_collections(job_factory), unpickles=True)
         if settings.once:
-            shared = recipe()
+            shared = job_factory()
             source = JobSource(lambda: shared, unpickles=False)
         process_setup.write_out()  # otherwise every worker would print again the text buffered meanwhile
         return lineage, source, settings.workers, settings.rules, True
@@ -218,31 +217,27 @@ def run_clean(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     main(Ends.of(descriptors), make)
 
 
-def _without_collections(recipe: Callable[[], JobFactory]) -> JobFactory:
-    """The recipe, whose objects the worker's collector never looks through: they stay as long as the worker."""
+def _without_collections(job_factory: Callable[[], JobFactory]) -> JobFactory:
+    """Returns the job factory; the garbage collector never scans its objects, which live as long as the worker."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return recipe()
+        return job_factory()
     finally:
         gc.freeze()
         if collecting:
             gc.enable()
 
 
-# A clean birth: starts a fresh interpreter that shares nothing with this one, and sends it what it needs, once.
+# Starts a fresh interpreter by fork and exec: it shares no thread and no lock with this process, and receives what it
+# needs once. The pickle and the large buffers lie in anonymous memory, which each process maps that opens it: a large
+# array exists twice, in the trainer and in that memory, whatever the number of workers.
 #
-# It is started by fork and exec, so threads and locks of this process do not matter. What it is sent lies in
-# anonymous memory: the pickle (there until no process can open it any more), and the large buffers, which each
-# process maps that opens it. So a large array exists twice, in the trainer and in that memory, whatever number of
-# workers the new process forks.
-#
-# What reaches it: the parts; environment variables and working directory as they are now; `sys.path`, `sys.argv`, the
-# interpreter's flags (`-W`, `-X`, `-O` ...), multiprocessing's log level and start method; the modules of installed
-# packages that the parts need (`modules`), imported once; and the main module, imported again by each process that
-# opens the parts, if it has a main guard. What does not, as with multiprocessing: what ran under the main guard
-# (flags of libraries, registered plugins, patched functions), warning filters and signal handlers set by code, and
-# other modules' state.
+# It receives the parts; environment variables and working directory; `sys.path`, `sys.argv`, the interpreter's flags,
+# multiprocessing's log level and start method; the names of installed packages that the parts need (imported once);
+# and the main module, imported by each process that opens the parts, if it has a main guard. As with multiprocessing,
+# it does not receive what ran under the main guard, warning filters and signal handlers set by code, and the state of
+# other modules.
 
 
 __all__ = ["Payload", "start"]

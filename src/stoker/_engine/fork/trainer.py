@@ -40,9 +40,9 @@ from stoker._engine.messages import (
     Grow,
     Happened,
     HeapMarked,
-    Hungry,
     LastDeath,
     MarkingHeap,
+    NeedsMemory,
     Pulse,
     Shares,
     Starved,
@@ -86,17 +86,17 @@ class ProcessBackend(Backend):
 
     Args:
         parts: parts of the job, by name: these names begin the paths in `CannotSendError`.
-        assemble: makes the recipe from the parts; a function of a module.
+        assemble: makes the job factory from the parts; a function of a module.
         workers: number of processes.
         how: start method.
         rules: limits of the workers, and number of deaths that are survived.
-        witness: receives the events.
+        event_sink: receives the events.
     """
 
     capabilities = FORKED
 
     def __init__(
-        self, parts: Parts, assemble: Assemble, workers: int, how: StartMethod, rules: Rules, witness: EventSink
+        self, parts: Parts, assemble: Assemble, workers: int, how: StartMethod, rules: Rules, event_sink: EventSink
     ) -> None:
         self._parts = parts
         self._assemble = assemble
@@ -104,10 +104,10 @@ class ProcessBackend(Backend):
         self._grown_to = 0
         self._how = how
         self._rules = rules
-        self._witness = witness
+        self._event_sink = event_sink
         self._events: deque[Event] = deque()  # not delivered yet
         self._deaths = Restarts(rules.max_restarts)
-        self._teller = Teller(rules, witness)
+        self._teller = Teller(rules, event_sink)
         self._streams = StreamStates()
         self._lives: list[ZygoteHandle] = []  # those that hold resources; the last one works
         self._units: dict[int, tuple[bytes, int | None, int]] = {}  # submitted, not answered: work, worker, rows
@@ -116,7 +116,7 @@ class ProcessBackend(Backend):
         self._fatal: BaseException | None = None
         self._starved_for: int | None = None  # the earliest unit that waits for memory
         self._gave_back = 0.0  # time at which slots were last given back to a unit that waits for memory
-        self._hungry_for: int | None = None  # the unit for which the zygote got the last `Hungry`
+        self._hungry_for: int | None = None  # the unit for which the zygote got the last `NeedsMemory`
         self._shares: bool | None = None  # whether workers share units
         self._fork_deadlocks = 0
         self._ever_worked = False
@@ -223,13 +223,13 @@ class ProcessBackend(Backend):
         if self._inbox and not self._events:
             return self._inbox.popleft()
         self.flush()
-        start = heard = time.monotonic()
+        start = latest = time.monotonic()
         until = None if timeout is None else start + timeout
         asked = start
         while True:
             self._listen()
             while self._events:  # no event is lost if the user's listener raises
-                self._witness.tell(self._events.popleft())
+                self._event_sink.tell(self._events.popleft())
             if self._inbox:
                 return self._inbox.popleft()
             if self._fatal is not None:
@@ -242,10 +242,10 @@ class ProcessBackend(Backend):
                 wait = min(wait, until - now)
             ready = self._poll_for(wait)
             if (frozen := time.monotonic() - now) > wait + FROZEN:
-                heard, asked, until = heard + frozen, asked + frozen, until and until + frozen
+                latest, asked, until = latest + frozen, asked + frozen, until and until + frozen
             if ready:
-                heard = time.monotonic()
-            elif now - heard > (limit := self._longest_silence()):
+                latest = time.monotonic()
+            elif now - latest > (limit := self._longest_silence()):
                 with self._between_lives():
                     self._life.end_processes(kill=True)
                     self._lost_zygote(
@@ -254,7 +254,7 @@ class ProcessBackend(Backend):
                         "debugger stop it?",
                         is_silent=True,
                     )
-                heard = time.monotonic()
+                latest = time.monotonic()
             elif time.monotonic() - asked > PULSE:
                 asked = time.monotonic()
                 self._life.channel.send(Pulse())
@@ -274,7 +274,7 @@ class ProcessBackend(Backend):
             return SERVED
         gc.collect()  # batches in cycles hold slots
         self._hungry_for = due
-        self._life.channel.send(Hungry(reader.returned(), due))
+        self._life.channel.send(NeedsMemory(reader.returned(), due))
         return PULSE
 
     def _longest_silence(self) -> float:
@@ -293,13 +293,13 @@ class ProcessBackend(Backend):
             patience = life.alarm.patience()
         else:
             patience = seconds
-        said = [descriptor for descriptor, _ in _wait(self._poll, patience)]
-        if not said or life.alarm.descriptor in said:
+        ready = [descriptor for descriptor, _ in _wait(self._poll, patience)]
+        if not ready or life.alarm.descriptor in ready:
             life.alarm.quiet()
-            said = [descriptor for descriptor in said if descriptor != life.alarm.descriptor]
-        self._gone = life.descriptor in said
+            ready = [descriptor for descriptor in ready if descriptor != life.alarm.descriptor]
+        self._gone = life.descriptor in ready
         life.channel.flush()
-        return bool(said)
+        return bool(ready)
 
     def _listen(self) -> None:
         """Takes the messages that have arrived; notices the zygote's end."""
@@ -318,7 +318,7 @@ class ProcessBackend(Backend):
                 life.end_processes()
                 self._lost_zygote(
                     f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the "
-                    f"helper process (pid {self._life.pid}) of the workers {linux.told(self._life.status)}. "
+                    f"helper process (pid {self._life.pid}) of the workers {linux.exit_text(self._life.status)}. "
                     f"Was it killed because memory ran out (see `dmesg`), or by a user?{self._last_words}"
                 )
 
@@ -364,7 +364,7 @@ class ProcessBackend(Backend):
             case Shares():
                 self._shares = message.shares
             case Costs():
-                self._witness.learned(*message)
+                self._event_sink.learned(*message)
             case Happened():
                 self._events.append(replace(self._teller.event(message.incident), time=message.time))
                 self._fatal = self._teller.error(message.incident) or self._fatal
@@ -376,9 +376,9 @@ class ProcessBackend(Backend):
             case MarkingHeap():
                 self._marks = True
             case HeapMarked():
-                self._witness.marked(*message)
+                self._event_sink.marked(*message)
             case Unpickled():
-                self._witness.unpickled(message.seconds, message.size)
+                self._event_sink.unpickled(message.seconds, message.size)
             case WorkersLocked():
                 with self._between_lives():
                     self._deadlocked(message.stacks)
@@ -389,15 +389,15 @@ class ProcessBackend(Backend):
 
     def _take(self, message: Delivery) -> None:
         """Handles the answer of a unit."""
-        unit, kind, value, slot, worker, said = message
+        unit, kind, value, slot, worker, fields = message
         self._life.has_answered = True
         self._units.pop(unit, None)
-        made = UnitReport(*said)
-        self._streams.take(worker, made)
+        report = UnitReport(*fields)
+        self._streams.take(worker, report)
         if kind == "dropped":
             return
         place = None if slot is None else Slot(*slot)
-        answer = Answer(unit, kind, (self._life, place, value), worker, made)
+        answer = Answer(unit, kind, (self._life, place, value), worker, report)
         self._life.unopened += kind == "batch"
         if unit < self._dropped_below:
             self.discard(answer)
@@ -413,8 +413,8 @@ class ProcessBackend(Backend):
         self._life.end(kill=True)
         self._lives.remove(self._life)
         self._fork_deadlocks += 1
-        found = native_pools.find() if self._how.forked else None
-        cause = "" if found is None else f"; {found} does not survive a fork"
+        pools = native_pools.find() if self._how.forked else None
+        cause = "" if pools is None else f"; {pools} does not survive a fork"
         if self._fork_deadlocks > 1 or not self._how.forked:
             self._fatal = errors.ForkDeadlockError(
                 f"all {self._workers} workers wait for locks in their first samples, also after a second start. A lock "

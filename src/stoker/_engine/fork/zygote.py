@@ -234,8 +234,8 @@ class Zygote:
             case Inspect(number, unit, seconds):
                 position, stack = self._marks.read(number), self._stacks_of(number)
                 child = self._children[number]  # meanwhile it may have answered
-                heard = [Heard(number, message) for message in child.channel.receive()]
-                self._handle([Inspected(number, unit, seconds, position, stack), *heard])
+                events = [Heard(number, message) for message in child.channel.receive()]
+                self._handle([Inspected(number, unit, seconds, position, stack), *events])
             case CheckLocks():
                 pids = [self._children[number].pid for number in command.workers]
                 if self._deadlock_check.shows(pids, time.monotonic()):

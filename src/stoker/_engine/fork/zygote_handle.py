@@ -1,4 +1,6 @@
-"""One zygote, from its birth to its end, with all that the trainer holds for it."""
+"""One zygote, from its start to its end, with all that the trainer holds for it, and the queries to it beside the
+units.
+"""
 
 from __future__ import annotations
 
@@ -171,11 +173,8 @@ def end_all(lives: list[ZygoteHandle]) -> None:
         life.end()
 
 
-# Questions to the zygote beside the units: by any thread, by a signal's handler, also while a batch is waited for.
-
-
 class QueryChannel:
-    """The trainer's end. Thread safe: who asks meanwhile waits for its turn.
+    """The trainer's end. Thread safe: another thread's question waits for its turn.
 
     Args:
         channel: to the zygote, for nothing else.

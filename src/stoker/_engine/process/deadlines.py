@@ -1,54 +1,54 @@
-"""Every wait for processes, in seconds. None is without an end. Where there is no zygote the trainer does its part."""
+"""Timeouts in seconds for every wait on a process. Spawned workers have no zygote: there the trainer applies them."""
 
 LEAVE = 0.2
-"""Zygote: how long busy workers may go on after their iterator was closed, before SIGKILL."""
+"""Zygote: time for busy workers to end after their iterator was closed, before SIGKILL."""
 
 FLUSH = 5.0
-"""Zygote: how long workers may take that have finalizers of multiprocessing, threads that are no daemons, or a queue to
-write out; as long as with torch. Trainer: how much longer it waits for a zygote that says so."""
+"""Zygote: time for workers that have finalizers of multiprocessing, threads that are no daemons, or a queue to write
+out; as with torch. Trainer: the additional time for a zygote that reports such workers."""
 
 DEAD = 0.5
-"""Worker: how long it may take to leave when it has found the trainer dead, where the kernel does not end it."""
+"""Worker: time to exit after the death of the trainer, on systems whose kernel does not kill it."""
 
 CLOSE = 0.8
-"""Trainer: how long the zygote may take to end itself and its workers, before SIGKILL."""
+"""Trainer: time for the zygote to end its workers and itself, before SIGKILL."""
 
 REAP = 0.5
-"""After a SIGKILL: until the kernel has taken the process down."""
+"""Time for the kernel to remove a process after SIGKILL."""
 
 GONE = 5.0
 """Trainer: the same for the zygote, which would stay a zombie of the user's program. A busy machine takes seconds."""
 
 PULSE = 5.0
-"""Trainer: how often it asks a silent zygote for a sign of life while it waits for a batch."""
+"""Trainer: interval of its questions to a silent zygote while it waits for a batch."""
 
 HUNG = 30.0
-"""Trainer: a zygote that gave no sign of life for so long is stopped or broken, and is ended."""
+"""Trainer: time without an answer after which a zygote counts as stopped or broken, and is killed."""
 
 OPENED = 600.0
-"""Trainer: how long a zygote may be silent before its workers are born: a clean one, which imports what it needs and
-unpickles a dataset that declares `unpickle_once`, and any that has said that it marks a large heap. Zygote: how long a
-worker may unpickle what it was sent."""
+"""Trainer: the same limit before the workers start, for a clean zygote, which imports modules and unpickles a dataset
+with `unpickle_once`, and for one that has reported that it marks a large heap. Zygote: time for a worker to unpickle
+the job."""
 
 LOCKED_AFTER = 5.0
-"""Zygote: workers that all wait for locks in their very first units for so long were born with a lock held."""
+"""Zygote: if all workers wait for locks for this time in their first units, a lock was held at the fork."""
 
 LOOK = 0.1
-"""Zygote: how often it looks at the memory of a worker that answers; after each unit that takes longer."""
+"""Zygote: interval at which it reads the memory of a worker, or after each unit if units take longer."""
 
 HELD_BACK = 0.5
-"""Zygote: until it tries again to start a worker that could not be started; trainer: another zygote."""
+"""Zygote: pause before it tries again to start a worker; trainer: before it tries to start another zygote."""
 
 PATIENCE = 30.0
-"""Zygote: how long it goes on trying when no worker is left; trainer: when another zygote cannot be started."""
+"""Zygote: time for such tries when no worker is left; trainer: when it cannot start another zygote."""
 
 FROZEN = 1.0
-"""Trainer: who wakes so much later than asked was stopped, as the others will have been: a job that was suspended, a
-machine that slept. That time does not count."""
+"""Trainer: if it wakes this much later than planned it was suspended, and so were its workers. That time does not
+count."""
 
 SERVED = 0.05
-"""Trainer: until memory that it gave back has reached who waits for it. Only then it looks for more, among garbage:
-that may take longer than a batch."""
+"""Trainer: time for returned memory to reach the waiting worker. After that, it runs the garbage collector to find
+more, which may take longer than a batch."""
 
 STACKS = 0.5
-"""Zygote: how long a worker has to write its stacks."""
+"""Zygote: time for a worker to write its stacks."""

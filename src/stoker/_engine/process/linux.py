@@ -1,4 +1,4 @@
-"""Calls to the kernel beyond Python's `os`: descriptors of processes, death signals, names.
+"""Calls to the kernel beyond Python's `os`: descriptors of processes, death signals, names, a timer with a descriptor.
 
 Written for Linux first; if a call does not exist, a closed socket shows a death instead.
 """
@@ -155,7 +155,7 @@ def end(pid: int) -> None:
     reap(pid, REAP)
 
 
-def told(code: int | None) -> str:
+def exit_text(code: int | None) -> str:
     """Returns in words how a process ended; its exit code is the negative number of a signal that killed it."""
     if code is None:
         return "ended, and other code of this process has taken its exit status"

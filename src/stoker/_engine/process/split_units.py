@@ -22,15 +22,15 @@ class SplitUnits:
     """Keeps the state of shared units until they are whole, and the parts of those that one worker has to join.
 
     Args:
-        cut: learns whether sharing is worth it.
+        split_policy: learns whether sharing is worth it.
         dispatch: hands out units.
-        lending: has the memory.
+        slots: has the memory.
     """
 
-    def __init__(self, cut: SplitPolicy, dispatch: Dispatch, lending: SlotAllocator) -> None:
-        self._cut = cut
+    def __init__(self, split_policy: SplitPolicy, dispatch: Dispatch, slots: SlotAllocator) -> None:
+        self._split_policy = split_policy
         self._dispatch = dispatch
-        self._lending = lending
+        self._slots = slots
         self._shares: dict[int, SplitBatch[Layout, UnitReport, tuple[object, UnitReport]]] = {}
         self._made: dict[int, list[MadePart]] = {}  # of shared units, and of those to be joined
         self._reports: dict[int, list[UnitReport]] = {}  # on the parts of units to be joined
@@ -52,7 +52,7 @@ class SplitUnits:
             share.layout = Layout(*layout)
         return layout is None or share.layout == Layout(*layout)
 
-    def answered(self, run: Assignment, kind: Kind, value: object, said: UnitReport) -> None:
+    def answered(self, run: Assignment, kind: Kind, value: object, report: UnitReport) -> None:
         """A worker has written its rows, or one of its samples raised the error in `value`, or they are no rows, or
         there was no memory for it (`messages.Kind`).
         """
@@ -61,16 +61,16 @@ class SplitUnits:
         if kind == "rows":
             layout, texts, form = cast("tuple[PlainLayout, dict[int, bytes], bytes | None]", value)
             self._keep(run, share.rows, layout, texts, form)
-            share.made(run.first, run.last - run.first, Layout(*layout), texts, said)
+            share.add_part(run.first, run.last - run.first, Layout(*layout), texts, report)
         elif kind == "error":
-            share.raised(run.first, (value, said))
+            share.raised(run.first, (value, report))
             self._dispatch.withdrawn(run.unit)
         else:
             for_good, samples = cast("tuple[bool, bytes | None]", value)
             self._keep(run, share.rows, None, {}, samples)
-            share.failed(said)
+            share.failed(report)
         if share.spoiled and fitted:  # because of its contents: not because its worker died, or the unit was dropped
-            self._cut.in_vain(kind == "misfit" and for_good)
+            self._split_policy.in_vain(kind == "misfit" and for_good)
             if kind != "short":  # that says nothing of the rows, and who knows how they lie asks before it has them
                 self._layout = None
             self._dispatch.withdrawn(run.unit)
@@ -86,11 +86,11 @@ class SplitUnits:
         """Returns the parts of a unit that one worker has to join; none of a unit that was not shared."""
         return self._made.get(unit, ()) if unit in self._reports else ()
 
-    def joined(self, unit: int, said: UnitReport) -> UnitReport:
+    def joined(self, unit: int, report: UnitReport) -> UnitReport:
         """Returns the report on a unit with those on its parts, if it was joined of some; forgets them."""
         self._made.pop(unit, None)
         reports = self._reports.pop(unit, None)
-        return said if reports is None else _joined([*reports, said], said.samples)
+        return report if reports is None else _joined([*reports, report], report.samples)
 
     def is_joined(self, unit: int) -> bool:
         """Whether one worker makes this unit of parts."""
@@ -122,21 +122,21 @@ class SplitUnits:
     def result(self, unit: int) -> tuple[Delivered, object, UnitReport] | None:
         """Returns the answer of a unit that is over, or None if one worker has to join its parts."""
         share = self._shares[unit]
-        number = self._lending.shared(unit)
+        number = self._slots.shared(unit)
         if share.error is not None:
             self._forget(unit)
-            _, (value, said) = share.error
-            return "error", value, _joined([*share.reports, said], share.rows)
+            _, (value, report) = share.error
+            return "error", value, _joined([*share.reports, report], share.rows)
         if share.spoiled or number is None or share.layout is None:
             self._reports[unit] = share.reports
-            made = self._made.setdefault(unit, [])
-            if all(part[3] is None for part in made):  # none lies in the slot
-                self._lending.unshare(unit)
+            parts = self._made.setdefault(unit, [])
+            if all(part[3] is None for part in parts):  # none lies in the slot
+                self._slots.unshare(unit)
             del self._shares[unit]
             return None
         del self._shares[unit]
         self._made.pop(unit, None)
-        self._cut.shared()
+        self._split_policy.shared()
         self._layout = share.layout
         written = share.layout.written(number, share.rows, share.texts)
         return "batch", written.packed(), _joined(share.reports, share.rows)
@@ -144,7 +144,7 @@ class SplitUnits:
     def _forget(self, unit: int) -> None:
         for known in (self._shares, self._made, self._reports):
             known.pop(unit, None)
-        self._lending.unshare(unit)
+        self._slots.unshare(unit)
 
 
 def _joined(reports: Sequence[UnitReport], rows: int) -> UnitReport:

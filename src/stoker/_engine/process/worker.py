@@ -106,11 +106,11 @@ class Worker(ABC):
         """Returns the messages that have arrived by now."""
 
     def open(self, source: JobSource) -> None:
-        """Makes the recipe, and works from then on. An error meanwhile ends the run: other workers would fail too."""
+        """Makes the job factory and runs. An error in it ends the run: other workers would fail too."""
         start, before = time.perf_counter(), linux.private_bytes(os.getpid()) if source.unpickles else 0
         self._mark[ACTIVITY] = Activity.UNPICKLING if source.unpickles else Activity.IDLE
         try:
-            recipe = source.recipe()
+            job_factory = source.job_factory()
         except Exception as error:
             self.send(Broken(dumps(Failure.of(error, f"in DataLoader worker process {self._number}"))))
             raise process_setup.Leaving(1) from None
@@ -119,15 +119,15 @@ class Worker(ABC):
         if source.unpickles:
             own = linux.private_bytes(os.getpid())
             self.send(Unpickled(time.perf_counter() - start, max(0, own - before), own))
-        self.run(recipe)
+        self.run(job_factory)
 
-    def run(self, recipe: JobFactory) -> None:
+    def run(self, job_factory: JobFactory) -> None:
         """Works until its peer has ended."""
         where = f"in DataLoader worker process {self._number}"
         job: Job | None = None
         init_failure: Failure | None = None
         try:
-            job = recipe(self._number)
+            job = job_factory(self._number)
             job.mark = self._mark
             job.upcoming = self._upcoming
             job.weigh = self._weigh
@@ -136,7 +136,7 @@ class Worker(ABC):
             init_failure = Failure.of(error, where)
         end_duties.look()
         while True:
-            self._unit, blob, slot, known, part, made = self._next(Unit)
+            self._unit, blob, slot, known, part, made_parts = self._next(Unit)
             self._announced.discard(self._unit)
             if job is not None and (resume := self._resume) is not None:
                 self._resume = None
@@ -148,25 +148,25 @@ class Worker(ABC):
             if job is None:
                 self._answer("error", dumps(init_failure), start, None)
             elif part is None:
-                self._do(job, blob, start, where, known, made)
+                self._do(job, blob, start, where, known, made_parts)
             else:
                 self._do_part(job, blob, start, where, part)
             del blob
 
     def _do(
-        self, job: Job, blob: bytes, start: float, where: str, known: KnownFaults, made: Sequence[MadePart]
+        self, job: Job, blob: bytes, start: float, where: str, known: KnownFaults, made_parts: Sequence[MadePart]
     ) -> None:
         process_setup.one_thread()
-        kind, value = self._made(job, blob, where, known, made)
+        kind, value = self._run_job(job, blob, where, known, made_parts)
         self._writer.let_go()
         self._answer(kind, value, start, job)
 
-    def _made(
-        self, job: Job, blob: bytes, where: str, known: KnownFaults, made: Sequence[MadePart]
+    def _run_job(
+        self, job: Job, blob: bytes, where: str, known: KnownFaults, made_parts: Sequence[MadePart]
     ) -> tuple[Kind, object]:
         try:
-            work, parts = pickle.loads(blob), self._from_others(made) if made else ()
-            return "batch", self._writer.finish(job.run(work, self._writer.lend, known, made=parts)).packed()
+            work, parts = pickle.loads(blob), self._from_others(made_parts) if made_parts else ()
+            return "batch", self._writer.finish(job.run(work, self._writer.lend, known, made_rows=parts)).packed()
         except StreamEnd:
             return "end", b""
         except NothingLeft:
@@ -178,17 +178,17 @@ class Worker(ABC):
         """Returns the samples that other workers have made of the unit, out of its slot: that may be given away when
         this worker asks for another. Samples that do not unpickle here are left out, and made again.
         """
-        made: list[MadeRows] = []
+        made_rows: list[MadeRows] = []
         for first, last, count, layout, texts, data in parts:
             with contextlib.suppress(Exception):  # the user's classes may raise anything
                 content = leaves.loads(data, ())
                 if layout is None:
-                    made.append(MadeRows(first, content, None))
+                    made_rows.append(MadeRows(first, content, None))
                 else:
                     assert self._offered is not None
                     rows = Layout(*layout).read(self._writer.map(self._offered), count, first, last, texts)
-                    made.append(MadeRows(first, rows, content))
-        return made
+                    made_rows.append(MadeRows(first, rows, content))
+        return made_rows
 
     def _do_part(self, job: Job, blob: bytes, start: float, where: str, part: Part) -> None:
         """Makes rows of a batch of which other workers make the rest."""
@@ -229,7 +229,7 @@ class Worker(ABC):
             return None
 
     def _answer(self, kind: Kind, value: object, start: float, job: Job | None) -> None:
-        said = UnitReport() if job is None else job.said()
+        report = UnitReport() if job is None else job.report()
         if self._is_short:
             self._is_short = False
             linux.give_back()  # its samples are freed for other processes: `malloc` would keep tens of megabytes
@@ -237,7 +237,7 @@ class Worker(ABC):
         self._mark[ACTIVITY] = Activity.WRITE
         seconds, self._waited = time.perf_counter() - start - self._waited, 0.0
         processor = time.process_time() - self._processor
-        self.send(UnitDone(self._unit, kind, value, seconds, plain(said), processor))
+        self.send(UnitDone(self._unit, kind, value, seconds, plain(report), processor))
         self._mark[ACTIVITY] = Activity.IDLE
 
     def _ask(self, size: int) -> Slot:
@@ -245,26 +245,26 @@ class Worker(ABC):
         worker ends too.
         """
         asked = time.perf_counter()
-        given = self._given(SlotWanted, size)
+        slot = self._requested(SlotWanted, size)
         self._waited += time.perf_counter() - asked
-        if isinstance(given, str):
+        if isinstance(slot, str):
             self._is_short = True
-            raise errors.MemoryLimitError(given)
-        return Slot(*cast("PlainSlot", given))
+            raise errors.MemoryLimitError(slot)
+        return Slot(*cast("PlainSlot", slot))
 
     def _ask_for_rows(self, size: int, layout: Layout | None) -> Mapping:
         """Returns the slot in which several workers write this unit."""
         offered = self._offered
         if offered is not None and size <= offered.capacity:
             return self._writer.map(offered)
-        told = None if layout is None else (layout.rows, layout.pickle)
-        given = self._given(functools.partial(RowsWanted, layout=told), size)
-        if given is None:
+        form = None if layout is None else (layout.rows, layout.pickle)
+        slot = self._requested(functools.partial(RowsWanted, layout=form), size)
+        if slot is None:
             self._is_short = True
             raise MisfitError("there is no memory for it now")
-        if isinstance(given, str):
-            raise MisfitError(given)
-        return self._writer.map(Slot(*given))
+        if isinstance(slot, str):
+            raise MisfitError(slot)
+        return self._writer.map(Slot(*slot))
 
     def _check_for_rows(self, size: int) -> None:
         """Raises MemoryLimitError if workers cannot take this much memory for rows that have no place yet."""
@@ -279,7 +279,7 @@ class Worker(ABC):
         if time.perf_counter() - self._start > SOON:
             self._most = max(self._most, linux.private_bytes(os.getpid()))
 
-    def _given(self, question: Callable[[int, int, int, int], FromWorker], size: int) -> PlainSlot | str | None:
+    def _requested(self, question: Callable[[int, int, int, int], FromWorker], size: int) -> PlainSlot | str | None:
         """Returns the answer to a request for a slot. Answers to earlier requests are skipped: an exception of the
         user's code, such as from a signal handler, may have ended the wait for them.
         """
@@ -318,8 +318,8 @@ class Worker(ABC):
         self._keep(self.arrived())
         for message in self._inbox:
             if isinstance(message, Unit):
-                unit, blob, _, known, part, made = message
-                if known or part is not None or made:
+                unit, blob, _, known, part, made_parts = message
+                if known or part is not None or made_parts:
                     return
                 if unit not in self._announced:
                     self._announced.add(unit)

@@ -1,4 +1,6 @@
-"""Describes the deaths and stalls of workers to the user, as errors and as events."""
+"""The death or stall of a worker: its consequence for the units, and the errors and events that describe it to the
+user.
+"""
 
 from __future__ import annotations
 
@@ -43,21 +45,21 @@ from stoker.events import (
 def death(rules: Rules, end: WorkerExit, where: Where | None) -> Event:
     """Returns the event of a worker's death; `where` is its unit and mark, or None if it was idle."""
     then = "It was replaced, and its unfinished batches are made again. "
-    there = None if where is None else where.told
+    there = None if where is None else where.text
     then += f"Each worker that makes {there} dies." if end.blamed else f"(max_restarts={rules.max_restarts})"
     if end.stalled:
-        told = f"worker {end.worker} (pid {end.pid}) stalled at {there}, and was ended. {then}"
+        message = f"worker {end.worker} (pid {end.pid}) stalled at {there}, and was ended. {then}"
     else:
-        told = str(died(end.worker, end.pid, end.code, there, stack=end.stack, then=then))
-    return _of_death(PoisonSample if end.blamed else WorkerDied, end, where, told)
+        message = str(died(end.worker, end.pid, end.code, there, stack=end.stack, then=then))
+    return _of_death(PoisonSample if end.blamed else WorkerDied, end, where, message)
 
 
 def _of_death(
-    kind: type[WorkerDied] | type[PoisonSample], end: WorkerExit, where: Where | None, told: str, ends: bool = False
+    kind: type[WorkerDied] | type[PoisonSample], end: WorkerExit, where: Where | None, message: str, ends: bool = False
 ) -> Event:
     at = where or Where("")
     return kind(
-        message=told,
+        message=message,
         worker=end.worker,
         batch=at.batch,
         unit=end.unit,
@@ -74,12 +76,12 @@ class Teller:
 
     Args:
         rules: limits of the workers.
-        witness: knows the place of a unit in the epoch.
+        event_sink: knows the place of a unit in the epoch.
     """
 
-    def __init__(self, rules: Rules, witness: EventSink) -> None:
+    def __init__(self, rules: Rules, event_sink: EventSink) -> None:
         self._rules = rules
-        self._witness = witness
+        self._event_sink = event_sink
         self._died: deque[str] = deque(maxlen=TOLD)  # the latest deaths, in short
 
     def event(self, incident: Incident) -> Event:
@@ -94,10 +96,10 @@ class Teller:
             case Crowded():
                 return _crowded(incident)
             case Retires():
-                told = (
+                message = (
                     f"worker {incident.worker} (pid {incident.pid}) is replaced between two batches: {incident.reason}"
                 )
-                return WorkerRetired(message=told, worker=incident.worker)
+                return WorkerRetired(message=message, worker=incident.worker)
             case Stays():
                 return _stays(incident)
 
@@ -114,23 +116,23 @@ class Teller:
         """Returns the error with which a death ends the run, and the event of it."""
         end, deaths = message
         where = self._where(end)
-        told = where and where.told
-        error = died(end.worker, end.pid, end.code, told, deaths, end.stack, before=self._died)
+        place = where and where.text
+        error = died(end.worker, end.pid, end.code, place, deaths, end.stack, before=self._died)
         return error, _of_death(WorkerDied, end, where, str(error), ends=True)
 
     def _where(self, end: WorkerExit) -> Where | None:
-        return without_unit(end.position) if end.unit is None else self._witness.locate(end.unit, end.position)
+        return without_unit(end.position) if end.unit is None else self._event_sink.locate(end.unit, end.position)
 
     def _place(self, incident: Stalled) -> Where:
         """Returns the place of a stall. A unit below 0 stands for the unpickling of the job."""
         if incident.unit < 0:
             return without_unit(Position(Activity.UNPICKLING)) or Where("")
-        return self._witness.locate(incident.unit, incident.position)
+        return self._event_sink.locate(incident.unit, incident.position)
 
     def _replaced(self, incident: Replaced) -> Event:
         end = incident.end
         where = self._where(end)
-        self._died.append(in_short(end.worker, end.code, where and where.told))
+        self._died.append(in_short(end.worker, end.code, where and where.text))
         return death(self._rules, end, where)
 
     def _stalled(self, incident: Stalled) -> Event:
@@ -141,9 +143,9 @@ class Teller:
             "restart": "The worker is ended, and another makes the batch (stall_action='restart').",
             "raise": "The run ends (stall_action='raise').",
         }
-        told = f"{_stalls(incident, where)} {follows[self._rules.stall_action]} Its Python stack:\n{stack}"
+        message = f"{_stalls(incident, where)} {follows[self._rules.stall_action]} Its Python stack:\n{stack}"
         return WorkerStalled(
-            message=told,
+            message=message,
             worker=worker,
             batch=where.batch,
             unit=None if unit < 0 else unit,
@@ -154,37 +156,37 @@ class Teller:
 
 
 def _stalls(stalled: Stalled, where: Where) -> str:
-    return f"worker {stalled.worker} has been at {where.told} for {stalled.seconds:.3g} s."
+    return f"worker {stalled.worker} has been at {where.text} for {stalled.seconds:.3g} s."
 
 
 def _stays(incident: Stays) -> Event:
     worker, pid, reason = incident
-    told = (
+    message = (
         f"worker {worker} (pid {pid}) cannot be replaced, because its stream cannot be opened again where it stands. "
         "Give the dataset state_dict() and load_state_dict(state), or build it from stoker's streams. Reason for "
         f"the replacement: {reason}"
     )
-    return RetireFailed(message=told, worker=worker)
+    return RetireFailed(message=message, worker=worker)
 
 
 def _crowded(incident: Crowded) -> Event:
     working, workers, growth, left, limit, source = incident
-    told = (
+    message = (
         f"there is memory for {working} of {workers} workers at once: one takes up to {growth / 2**20:,.0f} MiB for "
         f"the batch that it makes, and {left / 2**20:,.0f} MiB are left of {limit / 2**20:,.0f} (limited by {source}). "
         "The other workers wait for their turn. Use a smaller batch_size or fewer workers, leave collation to the "
         "loader (it writes large samples into the batch as they come), delete batches that are still kept, or give "
         "the container more memory."
     )
-    return MemoryThrottled(message=told, working=working, growth=growth, available=left, limit=limit)
+    return MemoryThrottled(message=message, working=working, growth=growth, available=left, limit=limit)
 
 
 def _held_back(incident: HeldBack) -> Event:
     worker, why, others = incident
     alone = f"No other worker is left: the start is tried again for {PATIENCE:g} s, and then the run ends."
     meanwhile = "The other workers go on, and the start is tried again." if others else alone
-    told = f"worker {worker} cannot be started again yet: {why}. {meanwhile}"
-    return RestartDelayed(message=told, worker=worker)
+    message = f"worker {worker} cannot be started again yet: {why}. {meanwhile}"
+    return RestartDelayed(message=message, worker=worker)
 
 
 _FROM_OUTSIDE = (
@@ -231,9 +233,10 @@ def died(
     """
     doing = " while it was idle" if where is None else f" while it made {where}"
     several = f" {deaths} workers have died within ten minutes (see `max_restarts`)." if deaths > 1 else ""
+    shown = f"\nIts last Python stack:\n{stack.strip()}" if stack else ""
     return errors.WorkerDiedError(
         f"{_ended(pid, code)}. It was worker {number}, and ended{doing}.{several}{_cause(code)}"
-        f"{_earlier(before)}{then and chr(10) + then}{_with(stack)}"
+        f"{_earlier(before)}{then and chr(10) + then}{shown}"
     )
 
 
@@ -271,7 +274,7 @@ def stalled(seconds: float, position: Position) -> str:
 
 def in_short(number: int, code: int | None, where: str | None) -> str:
     """Returns the description of a worker's death, on one line."""
-    return f"worker {number} {linux.told(code)}, {'idle' if where is None else f'while it made {where}'}"
+    return f"worker {number} {linux.exit_text(code)}, {'idle' if where is None else f'while it made {where}'}"
 
 
 DOUBTED = "a worker died while it made this unit and others at once"
@@ -280,7 +283,9 @@ DOUBTED = "a worker died while it made this unit and others at once"
 
 def _ended(pid: int, code: int | None) -> str:
     """Returns the description of a death, in torch's words."""
-    return f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {linux.told(code)}"
+    return (
+        f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {linux.exit_text(code)}"
+    )
 
 
 def _cause(code: int | None) -> str:
@@ -297,16 +302,12 @@ def _cause(code: int | None) -> str:
 
 
 def _earlier(deaths: Iterable[str]) -> str:
-    told = "".join(f"\n- {death}" for death in deaths)
-    return told and f"\nBefore it:{told}"
+    lines = "".join(f"\n- {death}" for death in deaths)
+    return lines and f"\nBefore it:{lines}"
 
 
 def _there(position: Position) -> str:
     return DOING.get(position.activity, "at this sample (on_error='skip' or 'replace' goes on without it)")
-
-
-def _with(stack: str) -> str:
-    return f"\nIts last Python stack:\n{stack.strip()}" if stack else ""
 
 
 def not_started(who: str, error: OSError) -> errors.WorkerStartError:
@@ -343,9 +344,8 @@ def broken(failure: Failure) -> BaseException:
     return error
 
 
-# Decides the consequence of a worker's death, and keeps the known faults of units.
-#
-# `stoker._engine.supervision` decides; this module adds the words that describe a unit's faults to its next worker.
+# The consequence of a death, as `stoker._engine.supervision` decides it, with a unit's faults in words for the next
+# worker.
 
 
 class WorkerDeath(NamedTuple):

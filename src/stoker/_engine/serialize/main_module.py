@@ -1,4 +1,5 @@
-"""Which names of the main module a clean interpreter has after importing it, and whether it may import it at all.
+"""The modules that a clean interpreter imports: whether it may import the main module, and which it imports before it
+forks.
 
 multiprocessing imports a script again in each new interpreter, under the name `__mp_main__`. That is right for a
 script with a main guard (`if __name__ == "__main__":`), and wrong for one without: everything would run once more
@@ -99,15 +100,10 @@ def _rebound_by_functions(source: ast.Module) -> Iterator[str]:
             yield from node.names
 
 
-# Which modules a clean interpreter imports before it forks: those of installed packages, that the workers share.
-#
-# The main module and the user's own modules are left to each worker, because they may open files and connections when
-# they are imported. A module is of an installed package if its file lies below the paths of the standard library or
-# below a `site-packages` or `dist-packages`; a built-in one, and Stoker's, always. A package that was installed in
-# its source folder ("editable") is the user's own.
-#
-# Needed are the modules that the pickle names, and those that the user's own modules among them name by their global
-# variables, as do the own modules that these name.
+# The modules that a clean interpreter imports before it forks: those that the pickle names, and those that the user's
+# own modules among them name by global variables, and so on. Only modules of installed packages are imported (below
+# the standard library, `site-packages` or `dist-packages`; built-in; Stoker's). The main module and the user's own
+# modules are left to each worker, because their import may open files and connections.
 
 
 NAMING = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)

@@ -1,4 +1,6 @@
-"""A clean interpreter's first steps, and what it was sent. Imports little, because its time is start-up time."""
+"""A clean interpreter's first steps, and the payload that it receives. Imports little, because its time is start-up
+time.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,7 @@ class Payload:
                 `__cause__`.
         """
         current: Any = process.current_process()
-        current._inheriting = True  # who starts a process meanwhile is told that the main guard is missing
+        current._inheriting = True  # a process start meanwhile fails: the main guard is missing
         try:
             self.import_main()
             return self._unpack()
@@ -147,8 +149,8 @@ def wake(stream: BinaryIO, head: Head) -> None:
 
 
 def _descriptors(stream: BinaryIO, head: Head) -> list[int]:
-    given = (*head["fds"], *head["shared"], stream.fileno(), head["buffers"], head["tracker"])
-    return [descriptor for descriptor in given if descriptor is not None]
+    descriptors = (*head["fds"], *head["shared"], stream.fileno(), head["buffers"], head["tracker"])
+    return [descriptor for descriptor in descriptors if descriptor is not None]
 
 
 def _text(error: BaseException) -> str:
@@ -169,7 +171,7 @@ class Block:
     """An anonymous file in memory, written from its start to its end. Not thread safe.
 
     A write takes memory page by page and says itself when the system has no more, so nothing is reserved beyond what
-    is asked: SIGBUS threatens only who touches a mapping. (Reserving first was measured to cost nothing, but a
+    is asked: SIGBUS threatens only users of a mapping. (Reserving first was measured to cost nothing, but a
     reservation begins anew at each signal, and a program with a profiling timer would never finish it.)
     """
 

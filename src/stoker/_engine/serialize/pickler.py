@@ -161,10 +161,10 @@ class _Birth:
 
 
 def _found(qualified_name: str) -> Any:
-    found: Any = sys.modules["__main__"]
+    value: Any = sys.modules["__main__"]
     for name in qualified_name.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 def _with_slots(kind: type, reduced: Any) -> Any:
@@ -196,14 +196,9 @@ def _reduce_lock(lock: Any) -> Any:
 _LOCKS = {getattr(synchronize, name): _reduce_lock for name in ("Lock", "RLock", "Semaphore", "BoundedSemaphore")}
 
 
-# Tensors on their way to a clean interpreter: shared ones stay shared, the others go as buffers beside the pickle.
-#
-# A tensor's own way of pickling ends at its storage, which is what several tensors share. A storage that lies in
-# shared memory, in a file or on a CUDA device goes as it goes to a process of `torch.multiprocessing`, so that the
-# trainer and all workers have one memory. torch's reducers would move all other storages to shared memory first:
-# these stay as they are, and each process has its own.
-#
-# torch is taken from where the program or the pickle has imported it.
+# Tensors sent to a clean interpreter. A storage in shared memory, in a file or on a CUDA device is sent as
+# `torch.multiprocessing` sends it: trainer and workers share one memory. torch's reducers would move all other
+# storages to shared memory; here they are sent as buffers beside the pickle, and each process has its own.
 
 
 def tensor_reducers(files: MappedFiles, lent: list[object]) -> dict[type, Callable[[Any], Reduced]]:
@@ -279,10 +274,7 @@ def _storage(memory: bytearray | memoryview) -> Any:
     return (whole.clone() if isinstance(memory, bytearray) else whole).untyped_storage()
 
 
-# Arrays on their way to a clean interpreter: as buffers beside the pickle, or as the file they lie in.
-#
-# How each is taken apart stands next to how it is put together again. Both ends import this module, the other end
-# only if it is sent an array.
+# Arrays sent to a clean interpreter: as buffers beside the pickle, or as the file that they lie in.
 
 
 LARGE = 1 << 16

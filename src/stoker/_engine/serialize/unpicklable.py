@@ -53,10 +53,10 @@ def named(parts: Mapping[str, Any], importable: frozenset[str] | None, error: Ex
         error: the error from pickling them.
     """
     walk = _Walk(importable)
-    found = walk.first_refused([(ObjectPath(name), part) for name, part in parts.items()])
-    if found is None:  # refused together, or only at that time
+    refused = walk.first_refused([(ObjectPath(name), part) for name, part in parts.items()])
+    if refused is None:  # refused together, or only at that time
         return CannotSendError(f"{' and '.join(parts)} cannot be sent to a clean worker: {causes.text(error)}")
-    place, value, error = found
+    place, value, error = refused
     for _ in range(_DEPTH):
         if causes.is_known(value) or isinstance(error.__cause__, RecursionError):
             break

@@ -50,9 +50,9 @@ from stoker._engine.messages import (
     Fed,
     Freed,
     Grow,
-    Hungry,
     LastDeath,
     Leave,
+    NeedsMemory,
     Shares,
     Starved,
     Submit,
@@ -93,18 +93,18 @@ class SpawnBackend(Backend):
 
     Args:
         parts: parts of the job, by name: these names begin the paths in `CannotSendError`.
-        assemble: makes the recipe from the parts; a function of a module.
+        assemble: makes the job factory from the parts; a function of a module.
         workers: number of processes.
         rules: limits of the workers.
-        witness: receives the events.
+        event_sink: receives the events.
     """
 
     capabilities = SPAWNED
 
-    def __init__(self, parts: Parts, assemble: Assemble, workers: int, rules: Rules, witness: EventSink) -> None:
+    def __init__(self, parts: Parts, assemble: Assemble, workers: int, rules: Rules, event_sink: EventSink) -> None:
         self._workers = workers
-        self._witness = witness
-        self._teller = Teller(rules, witness)
+        self._event_sink = event_sink
+        self._teller = Teller(rules, event_sink)
         self._life = WorkerProcesses({**parts, "assemble": assemble}, workers, rules)
         self._finalizer = weakref.finalize(self, self._life.end)
         self._inbox: deque[Answer] = deque()
@@ -170,7 +170,7 @@ class SpawnBackend(Backend):
             if returned := self._life.reader.returned():
                 self._handle([Freed(returned)])
             while self._events:  # here nothing is lost if the user's listener raises
-                self._witness.tell(self._events.popleft())
+                self._event_sink.tell(self._events.popleft())
             if self._inbox:
                 break
             self._feed_the_next()
@@ -221,7 +221,7 @@ class SpawnBackend(Backend):
         if unit is None or any(self._dropped_below <= other < unit for other in self._supervisor.outstanding):
             return
         gc.collect()  # batches in cycles hold slots
-        self._handle([Hungry(self._life.reader.returned(), unit)])
+        self._handle([NeedsMemory(self._life.reader.returned(), unit)])
 
     # The supervisor: what it is told, what it has done
 
@@ -252,16 +252,16 @@ class SpawnBackend(Backend):
                 if (child := children.get(command.worker)) is not None:
                     child.process.kill()
             case Inspect(number, unit, seconds):
-                heard = [Heard(number, message) for message in children[number].received()[0]]
+                events = [Heard(number, message) for message in children[number].received()[0]]
                 position = self._life.marks.read(number)
-                self._handle([Inspected(number, unit, seconds, position, NO_STACK), *heard])
+                self._handle([Inspected(number, unit, seconds, position, NO_STACK), *events])
 
     def _hear(self, message: ToTrainer) -> None:
         match message:
-            case Delivery(unit, kind, value, slot, worker, said):
+            case Delivery(unit, kind, value, slot, worker, report):
                 if kind != "dropped":
                     answer = Answer(
-                        unit, kind, (None if slot is None else Slot(*slot), value), worker, UnitReport(*said)
+                        unit, kind, (None if slot is None else Slot(*slot), value), worker, UnitReport(*report)
                     )
                     if kind == "error":
                         answer.value = pickle.loads(cast("bytes", value))
@@ -273,9 +273,9 @@ class SpawnBackend(Backend):
             case Shares():
                 self._shares = message.shares
             case Costs():
-                self._witness.learned(*message)
+                self._event_sink.learned(*message)
             case Unpickled():
-                self._witness.unpickled(message.seconds, message.size)
+                self._event_sink.unpickled(message.seconds, message.size)
             case LastDeath() if self._fatal is None:
                 self._fatal, event = self._teller.last_death(message)
                 self._events.append(event)
@@ -322,5 +322,5 @@ def _ready(things: list[Waitable], seconds: float) -> Collection[object]:
     parts = [things[first : first + AT_ONCE] for first in range(0, len(things), AT_ONCE)]
     if len(parts) == 1:
         return connection.wait(things, seconds)
-    found = [thing for part in parts for thing in connection.wait(part, 0)]
-    return found or connection.wait(parts[0], min(seconds, TURN))
+    ready = [thing for part in parts for thing in connection.wait(part, 0)]
+    return ready or connection.wait(parts[0], min(seconds, TURN))

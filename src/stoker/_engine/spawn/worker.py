@@ -84,10 +84,10 @@ class SpawnedWorker(Worker):
 
 
 def opened(parcel: Payload) -> JobFactory:
-    """Returns the recipe of the payload."""
+    """Returns the job factory of the payload."""
     parts = parcel.open()
-    recipe: JobFactory = parts.pop("assemble")(parts)
-    return recipe
+    job_factory: JobFactory = parts.pop("assemble")(parts)
+    return job_factory
 
 
 def parcel(stream: Sent, buffers: Sent, places: list[tuple[int, int]]) -> Payload:

@@ -1,4 +1,5 @@
-"""Spawned worker processes, as the trainer sees them: one of them with its pipe, and all with what they share.
+"""Spawned worker processes, as the trainer sees them: one with its pipe, all with what they share, and the payload that
+they receive.
 
 A pipe makes its writer wait while it is full. So a unit that might fill a pipe is sent only to a worker that waits for
 it, and the two ends never wait for each other.
@@ -63,7 +64,7 @@ class WorkerProcess:
             self._send(message)
 
     def _send_units(self) -> None:
-        while self._unsent and (not self._sent or _fits(self._unsent[0])):
+        while self._unsent and (not self._sent or (len(self._unsent[0].work) <= FITS and not self._unsent[0].known)):
             self._sent += 1
             self._send(self._unsent.popleft())
 
@@ -98,10 +99,6 @@ class WorkerProcess:
         with contextlib.suppress(ValueError):  # it has not ended yet
             self.process.close()
         return code
-
-
-def _fits(unit: Unit) -> bool:
-    return len(unit.work) <= FITS and not unit.known
 
 
 class WorkerProcesses:
@@ -196,12 +193,6 @@ class WorkerProcesses:
             self.reader.close()
             self.arena.files.close()
             os.close(self._marked)
-
-
-# What spawned workers are sent: the parts, pickled once for all of them, and their large buffers beside the pickle.
-#
-# Each worker is a process of multiprocessing, which prepares it as ever, the import of the main module included. So a
-# large array exists twice, in the trainer and in the mapping that all workers share.
 
 
 class WorkerPayload:

@@ -44,8 +44,8 @@ class Admission:
 
     Args:
         dispatch: knows the units.
-        lending: knows the slots that units will need.
-        headroom: knows the memory that workers take.
+        slots: knows the slots that units will need.
+        worker_memory: knows the memory that workers take.
         available: returns the available memory.
         clock: seconds of a monotonic clock.
 
@@ -58,14 +58,14 @@ class Admission:
     def __init__(
         self,
         dispatch: Dispatch,
-        lending: SlotAllocator,
-        headroom: WorkerMemory,
+        slots: SlotAllocator,
+        worker_memory: WorkerMemory,
         available: Callable[[], memory.Available] = memory.available,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._dispatch = dispatch
-        self._lending = lending
-        self._headroom = headroom
+        self._slots = slots
+        self._memory = worker_memory
         self._available = available
         self._clock = clock
         self._ample_until = -1.0
@@ -77,7 +77,7 @@ class Admission:
     def gate(self) -> Callable[[int, int], bool] | None:
         """Returns a function that decides whether an idle worker may begin a unit; None if all may without a check."""
         self.refused = self.starved = self.looks_at = None
-        return self.admits if self._headroom.is_much and self._clock() >= self._ample_until else None
+        return self.admits if self._memory.is_much and self._clock() >= self._ample_until else None
 
     @property
     def is_short(self) -> bool:
@@ -87,17 +87,17 @@ class Admission:
     def admits(self, worker: int, unit: int) -> bool:
         """Whether an idle worker may begin this unit."""
         busy = self._dispatch.busy
-        if unit <= self._dispatch.outstanding[0] and all(map(self._lending.waits, busy)):
+        if unit <= self._dispatch.outstanding[0] and all(map(self._slots.waits, busy)):
             # Busy workers wait for this unit to have memory first. Without any, all the memory is for this unit
             return bool(busy) or self._could_do_it(worker, unit)
         there, left = self._left()
-        growth, everybody = self._headroom.growth, len(self._dispatch.alive)
-        slots = self._lending.to_be_given(unit)
+        growth, everybody = self._memory.growth, len(self._dispatch.alive)
+        slots = self._slots.to_be_given(unit)
         if left >= (UNKNOWN * everybody if growth is None else AMPLE * (growth * everybody + slots)):
             self._ample_until = self._clock() + LOOK_AGAIN
         if growth is None:  # until a worker has shown its need
             return left >= UNKNOWN * (len(busy) + 1) or self._seem_small(busy)
-        if left >= self._lending.spoken_for() + self._headroom.to_begin(worker) + slots:
+        if left >= self._slots.spoken_for() + self._memory.to_begin(worker) + slots:
             return True
         self.refused = there
         return False
@@ -110,14 +110,14 @@ class Admission:
         if now < self._unknown_since + PATIENCE:
             self.looks_at = self._unknown_since + PATIENCE
             return False
-        return max(map(self._headroom.so_far, busy)) < MUCH
+        return max(map(self._memory.so_far, busy)) < MUCH
 
     def _could_do_it(self, worker: int, unit: int) -> bool:
         """Whether there is as much memory as a worker took last, for this one alone."""
-        wanted = self._headroom.to_begin(worker)
+        wanted = self._memory.to_begin(worker)
         if not wanted or wanted <= self._left()[1]:
             return True
-        self._lending.give_back()
+        self._slots.give_back()
         there, left = self._left()
         if wanted <= left:
             return True

@@ -39,17 +39,17 @@ class Dispatch:
 
     Args:
         workers: number of workers.
-        cut: gives the number of a unit's rows for one worker; None if only whole units are handed out.
+        split_policy: gives the number of a unit's rows for one worker; None if only whole units are handed out.
         at_once: least number of units that a worker holds: it begins the next ones before the first has ended.
     """
 
-    def __init__(self, workers: int, cut: SplitPolicy | None = None, at_once: int = 1) -> None:
+    def __init__(self, workers: int, split_policy: SplitPolicy | None = None, at_once: int = 1) -> None:
         self._held: list[list[Assignment]] = [[] for _ in range(workers)]
         self._bound: list[deque[Assignment]] = [deque() for _ in range(workers)]
         self._free: deque[Assignment] = deque()  # the first may be the rest of a unit of which workers have a part
         self._worker_of: dict[int, int | None] = {}  # unit → the worker that it is bound to, until it is answered
         self._rows: dict[int, int] = {}  # unit → number of its rows, if they may be shared
-        self._cut = cut
+        self._split_policy = split_policy
         self._alive = [False] * workers
         self._depth = 1
         self._at_once = at_once
@@ -72,7 +72,7 @@ class Dispatch:
     def submitted(self, unit: int, worker: int | None, rows: int = 0) -> None:
         """Queues a unit, for `worker` if it is bound to one; with the number of its rows, if they may be shared."""
         self._worker_of[unit] = worker
-        if rows and self._cut is not None:
+        if rows and self._split_policy is not None:
             self._rows[unit] = rows
         (self._free if worker is None else self._bound[worker]).append(Assignment(unit))
 
@@ -89,19 +89,19 @@ class Dispatch:
             order = sorted(order, key=self._waits_for)
         for depth in range(1, max(self._depth, self._at_once) + 1):
             for worker in order:
-                held = self._held[worker]
+                assignments = self._held[worker]
                 waiting = self._bound[worker] or self._free
                 # A worker never gets an earlier unit behind a later one, which may wait for the earlier one to have
                 # memory first
-                if self._alive[worker] and waiting and len(held) < depth and held[:1] < [waiting[0]]:
+                if self._alive[worker] and waiting and len(assignments) < depth and assignments[:1] < [waiting[0]]:
                     # A worker with a part holds nothing else: it stays free to make its whole unit again
-                    if held and (held[0].is_part or self._is_to_be_shared(waiting[0])):
+                    if assignments and (assignments[0].is_part or self._is_to_be_shared(waiting[0])):
                         continue
-                    if not held and admits is not None and (is_full or not admits(worker, waiting[0].unit)):
+                    if not assignments and admits is not None and (is_full or not admits(worker, waiting[0].unit)):
                         is_full = True
                         continue
                     run = self._taken(waiting)
-                    held.append(run)
+                    assignments.append(run)
                     out.append((worker, run))
         return out
 
@@ -113,16 +113,18 @@ class Dispatch:
     def _is_to_be_shared(self, run: Assignment) -> bool:
         """Whether the run would be handed out in parts, or other workers have a part of its unit."""
         rows = self._rows.get(run.unit, 0)
-        return run.is_part or (self._cut is not None and rows > 0 and self._cut.share(rows, rows) < rows)
+        return run.is_part or (
+            self._split_policy is not None and rows > 0 and self._split_policy.share(rows, rows) < rows
+        )
 
     def _taken(self, waiting: deque[Assignment]) -> Assignment:
         """Returns the first waiting unit, or one worker's share of it."""
         run = waiting.popleft()
         rows = self._rows.get(run.unit, 0)
-        if self._cut is None or not rows:
+        if self._split_policy is None or not rows:
             return run
         first, last = run.first, run.last or rows
-        share = self._cut.share(rows, last - first)
+        share = self._split_policy.share(rows, last - first)
         if share == rows:
             del self._rows[run.unit]
             return run
@@ -194,9 +196,9 @@ class Dispatch:
     @property
     def busy(self) -> list[int]:
         """The workers that hold a unit, also those that get no more."""
-        return [worker for worker, held in enumerate(self._held) if held]
+        return [worker for worker, assignments in enumerate(self._held) if assignments]
 
-    def held(self, worker: int) -> list[Assignment]:
+    def assignments(self, worker: int) -> list[Assignment]:
         """Returns the runs that the worker holds, the one in work first."""
         return self._held[worker]
 

@@ -1,4 +1,6 @@
-"""The settings for the supervision of a loader's workers."""
+"""The limits of a loader's workers, and the pure policies for idle, growing and stalled workers: facts in, decisions
+out.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def held_bytes(rules: Rules) -> int:
     return int(memory.available().bytes * SHARE_OF_MEMORY) if budget is None else budget // 4
 
 
-# When workers have had nothing to do for a while: a pure policy, facts in, decisions out. No clock, process or I/O.
+# Idle workers.
 
 
 IDLE = 2.0
@@ -89,7 +91,7 @@ class IdlePolicy:
         return began
 
 
-# Decides which workers to replace before they do harm: a pure policy, facts in, decisions out. No clock, no I/O.
+# Workers to replace before they do harm.
 
 
 SHARE = 0.5
@@ -124,7 +126,7 @@ class RecyclingPolicy:
         self._at_first.pop(worker, None)
         self._grown.pop(worker, None)
 
-    def made(self, worker: int, samples: int) -> None:
+    def count_samples(self, worker: int, samples: int) -> None:
         """Adds to the worker's samples."""
         self._samples[worker] += samples
 
@@ -146,7 +148,7 @@ class RecyclingPolicy:
         return None
 
 
-# Finds units that take too long: a pure policy, facts in, decisions out. No clock, process or I/O.
+# Units that take too long.
 
 
 LOOKS = 10

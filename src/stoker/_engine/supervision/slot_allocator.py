@@ -24,17 +24,17 @@ class SlotAllocator:
         arena: has the slots.
         dispatch: knows the units.
         board: receives the slots that the trainer has let go of; None if messages carry all of them.
-        headroom: knows the memory that the workers may still take for their samples; None if unknown.
+        memory: knows the memory that the workers may still take for their samples; None if unknown.
 
     Attributes:
         starved_for: the unit for which the last `grant` found no memory, or None.
     """
 
     def __init__(
-        self, arena: Arena, dispatch: Dispatch, board: Board | None = None, headroom: WorkerMemory | None = None
+        self, arena: Arena, dispatch: Dispatch, board: Board | None = None, memory: WorkerMemory | None = None
     ) -> None:
         self._arena = arena
-        self._headroom = headroom
+        self._memory = memory
         self._board = board
         self._dispatch = dispatch
         self._slots: dict[int, int] = {}  # unit → slot that its worker writes
@@ -161,7 +161,7 @@ class SlotAllocator:
         """Whether memory may come later: from the trainer, or when other workers show how much they need."""
         if not self.is_wanted_now(unit) or any(other < unit for other in self._slots):
             return True
-        return self._headroom is not None and any(map(self._dispatch.held, self._others(worker)))
+        return self._memory is not None and any(map(self._dispatch.assignments, self._others(worker)))
 
     def _others(self, worker: int) -> list[int]:
         """Returns the other workers, except those that wait for a slot and so have all their samples."""
@@ -171,7 +171,7 @@ class SlotAllocator:
 
     def to_be_given(self, unit: int) -> int:
         """Returns the bytes of slots still to be given, to the units in hand and to `unit`."""
-        in_hand = {run.unit for worker in self._dispatch.busy for run in self._dispatch.held(worker)}
+        in_hand = {run.unit for worker in self._dispatch.busy for run in self._dispatch.assignments(worker)}
         missing = sum(1 for other in in_hand | {unit} if other not in self._slots)
         self.collect()
         return self._arena.wanted(missing, self._latest_size)
@@ -180,14 +180,14 @@ class SlotAllocator:
         """Returns the bytes that workers other than `worker` will take for their samples. If a unit takes much, idle
         workers count nothing: they begin only if there is more memory.
         """
-        if self._headroom is None:
+        if self._memory is None:
             return 0
-        others, much = self._others(worker), self._headroom.is_much
-        return sum(self._headroom.to_come(other) for other in others if not much or self._dispatch.held(other))
+        others, much = self._others(worker), self._memory.is_much
+        return sum(self._memory.to_come(other) for other in others if not much or self._dispatch.assignments(other))
 
     def _has(self, worker: int, own: int) -> None:
-        if self._headroom is not None:
-            self._headroom.showed(worker, own)
+        if self._memory is not None:
+            self._memory.showed(worker, own)
 
     def answered(self, unit: int, kind: str, value: object) -> Slot | None:
         """Records a worker's answer; returns the slot of its batch. Frees any other slot of the unit, and drops its
@@ -195,14 +195,14 @@ class SlotAllocator:
         """
         if self._asks:
             self._asks = [ask for ask in self._asks if ask[0] != unit]
-        held = self._slots.pop(unit, None)
+        slot = self._slots.pop(unit, None)
         if kind == "batch":
             number, self._usual_size = cast("tuple[int | None, int]", value)[:2]
             self._latest_size = self._usual_size
             if number is not None:
                 self._arena.wrote(self._usual_size)
                 return self._arena.slot(number)
-        self._free(held)
+        self._free(slot)
         return None
 
     def lost(self, worker: int, units: Sequence[int]) -> None:

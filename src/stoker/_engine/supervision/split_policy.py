@@ -1,4 +1,5 @@
-"""Decides how many rows of a unit one worker gets: a pure policy, facts in, decisions out. No clock, process or I/O.
+"""Decides how many rows of a unit one worker gets, and joins the rows that several workers make. Pure: no clock,
+process or I/O.
 
 See `docs/design/11-parts.md`.
 """
@@ -160,7 +161,7 @@ class SplitPolicy:
         self._never = self._never or for_good or self._in_vain > max(PATIENCE, self._shared)
 
 
-# A unit that several workers make, each some of its rows: what has come, and whether it fits together. Pure.
+# The parts of a unit that several workers make.
 
 
 Layout = TypeVar("Layout")
@@ -195,7 +196,7 @@ class SplitBatch(Generic[Layout, Report, Answer]):
         """A worker has a part of it."""
         self.writers += 1
 
-    def made(self, first: int, rows: int, layout: Layout, texts: dict[int, bytes], report: Report) -> None:
+    def add_part(self, first: int, rows: int, layout: Layout, texts: dict[int, bytes], report: Report) -> None:
         """Records that a worker has written its rows. Parts with different layouts make no unit."""
         self.writers -= 1
         self._missing -= rows

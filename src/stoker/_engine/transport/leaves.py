@@ -213,8 +213,8 @@ def _tensor() -> type | None:
 
 @functools.lru_cache(8)
 def _kind_and_keys(frame: bytes) -> tuple[bool, tuple[str, ...] | None]:
-    found: tuple[bool, tuple[str, ...] | None] = pickle.loads(frame[len(_FRAME) :])
-    return found
+    header: tuple[bool, tuple[str, ...] | None] = pickle.loads(frame[len(_FRAME) :])
+    return header
 
 
 def dumps_unit(unit: Opaque) -> bytes:
@@ -299,12 +299,12 @@ class _BetweenWorkers(_LeafPickler):
 
 def _local_class(base: type, module: str, name: str, address: int) -> type:
     below: list[type] = type.__subclasses__(base)
-    found = [each for each in below if (each.__module__, each.__qualname__) == (module, name)]
-    if len(found) > 1:
-        found = [each for each in found if id(each) == address]
-    if not found:
+    classes = [each for each in below if (each.__module__, each.__qualname__) == (module, name)]
+    if len(classes) > 1:
+        classes = [each for each in classes if id(each) == address]
+    if not classes:
         raise pickle.UnpicklingError(f"this worker has no class {module}.{name}")
-    return found[0]
+    return classes[0]
 
 
 def dumps_samples(samples: Opaque) -> bytes:

@@ -1,4 +1,5 @@
-"""Memory of a small or copied tensor of a batch, kept as long as an array may view it.
+"""Lifetime of a batch's memory: small or copied tensors, large batches of the process itself, and copies to a device
+that still read.
 
 `share_memory_()` and multiprocessing queues move a tensor's storage to other memory and free the old memory. A NumPy
 view taken before still points to the old memory. Torch's loader avoids this because its batches lie in shared memory
@@ -39,10 +40,10 @@ def look_again() -> None:
     """Examines up to `AT_ONCE` entries of `moved`; later calls examine the others."""
     for _ in range(min(AT_ONCE, len(moved))):
         try:
-            kept = moved.popleft()
+            entry = moved.popleft()
         except IndexError:  # another thread took it
             return
-        kept.look_again()
+        entry.look_again()
 
 
 class Owned(Array):
@@ -83,11 +84,9 @@ def _storages() -> tuple[Callable[[Array], torch.Tensor], Callable[[object], boo
     return torch.from_numpy, has_expired, cast("Callable[[object], None]", kind._free_weak_ref)
 
 
-# Memory for large batches that stay in the process that makes them, reused once no reference to a batch is left.
-#
-# An allocator gives large blocks back to the system at once, so that each page of the next batch faults again: 9,400
-# faults for 38 MB took five times as long as the batch itself. Here the reference count of the memory shows that it
-# is free: views of views, a tensor's storage and DLPack all count. There are no leases and no messages.
+# Large batches that stay in this process reuse memory once its reference count shows that it is free: views of views,
+# a tensor's storage and DLPack all count. An allocator returns large blocks to the system at once, so that the pages
+# of the next batch fault again: 9,400 faults for 38 MB took five times as long as the batch itself.
 
 
 LEAST = 32 << 20
@@ -146,19 +145,16 @@ _ALONE = _references(_Block(1)) if _COUNTS else 0
 """Reference count of memory that only its block refers to; depends on the interpreter."""
 
 
-# Leases that are held by something else than a view: a copy to a device, which reads the slot until it completes.
-#
-# A lease lasts as long as the exporter under a batch's arrays and tensors (see `reader.py`). A `Hold` is one more
-# reference to that exporter, which is given up by `release()`, or once an event has come (`until`). The transfer of a
-# batch to a device takes one with `Reader.hold()`, right after the batch is read:
+# Leases held by a copy to a device, which reads the slot until it completes. A `Hold` is one more reference to the
+# exporter under a batch's arrays (see `reader.py`); `release()` ends it, or an event (`until`):
 #
 #     batch = reader.read(slot, written)
 #     hold = reader.hold()
 #     event = start_copy(batch)  # returns at once
 #     hold.until(event.query)
 #
-# The copy has to be complete before the process unmaps the slot. So its owner, when it closes, waits for its events
-# (`event.synchronize()`) and then calls `look()`.
+# The copy has to be complete before the process unmaps the slot: the owner waits for its events when it closes
+# (`event.synchronize()`), and then calls `look()`.
 
 
 _waiting: deque[tuple[Hold, Callable[[], bool]]] = deque()  # of all readers: a loader may end before its copies

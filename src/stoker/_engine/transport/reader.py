@@ -237,22 +237,22 @@ class Reader:
                 copies = False  # a view needs no further memory
         lease = Lease(slot, self._home)
         exporter: Exporter | None = None
-        made: list[Opaque] = []
+        read_leaves: list[Opaque] = []
         try:
             for number, leaf in enumerate(written.leaves):
                 if number in written.texts:
-                    made.append(joined_texts(leaf, written.texts[number]))
+                    read_leaves.append(joined_texts(leaf, written.texts[number]))
                 elif mapping is None or copies or leaf.size < SMALL:
-                    made.append(_copied(leaf, self._copy(slot, leaf.offset, leaf.size)))
+                    read_leaves.append(_copied(leaf, self._copy(slot, leaf.offset, leaf.size)))
                 else:
                     if exporter is None:
                         exporter = lease.export(mapping)
                     view = _built(leaf, exporter, leaf.offset)
-                    made.append(view)
+                    read_leaves.append(view)
                     if not isinstance(view, np.ndarray):
                         lease.watch_storage(view.untyped_storage())
             where = written.pickle
-            return leaves.loads(where if isinstance(where, bytes) else self._copy(slot, *where), made)
+            return leaves.loads(where if isinstance(where, bytes) else self._copy(slot, *where), read_leaves)
         finally:
             if lease.begun:
                 self.leased_bytes += slot.capacity
@@ -305,10 +305,10 @@ class Reader:
         self._home.board = None
         self._settle()
         self._mappings.clear()
-        kept = sorted(self._kept.values(), key=lambda slot: slot.offset)
+        slots = sorted(self._kept.values(), key=lambda slot: slot.offset)
         for begin, size in self._files.sizes():
             at, end = begin, begin + size
-            for slot in [*(slot for slot in kept if begin <= slot.offset < end), Slot(-1, end, 0)]:
+            for slot in [*(slot for slot in slots if begin <= slot.offset < end), Slot(-1, end, 0)]:
                 if slot.offset > at:
                     punch(*self._files.at(at), slot.offset - at)
                 at = slot.offset + slot.capacity

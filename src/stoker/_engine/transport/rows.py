@@ -54,10 +54,10 @@ class Layout(NamedTuple):
 
     def offsets(self, count: int) -> list[int]:
         """Returns the offsets of the leaves of a batch of `count` rows, and behind them the end of the last leaf."""
-        found = [0]
+        offsets = [0]
         for rows in self.rows:
-            found.append(found[-1] + aligned(rows.size * count))
-        return found
+            offsets.append(offsets[-1] + aligned(rows.size * count))
+        return offsets
 
     def written(self, slot: int, count: int, texts: dict[int, list[bytes]]) -> Written:
         """Returns the whole batch, with the texts of all runs in order."""
@@ -70,16 +70,16 @@ class Layout(NamedTuple):
 
     def read(self, mapping: Mapping, count: int, first: int, last: int, texts: dict[int, bytes]) -> Opaque:
         """Returns rows of a batch, copied out of its memory: leaves of NumPy's dtypes are arrays."""
-        found: list[Opaque] = []
+        read_leaves: list[Opaque] = []
         for number, (at, rows) in enumerate(zip(self.offsets(count), self.rows, strict=False)):
             shape = (last - first, *rows.shape)
             leaf = Leaf(0, rows.size * (last - first), rows.tensor, rows.dtype, shape, None, False)
             if number in texts:
-                found.append(joined_texts(leaf, [texts[number]]))
+                read_leaves.append(joined_texts(leaf, [texts[number]]))
             else:
                 memory = bytearray(mapping.part(at + first * rows.size, leaf.size))
-                found.append(array_or_tensor(leaf, memory))
-        return leaves.loads(self.pickle, found)
+                read_leaves.append(array_or_tensor(leaf, memory))
+        return leaves.loads(self.pickle, read_leaves)
 
 
 class WrittenRows(NamedTuple):
@@ -152,14 +152,14 @@ class RowWriter:
         Raises:
             MisfitError: the leaves are no rows, or their layout differs from the known one.
         """
-        found: list[LeafRows] = []
+        rows: list[LeafRows] = []
         written: list[tuple[int, Memory, int]] = []
         texts: dict[int, bytes] = {}
 
         def place(thing: Opaque) -> int:
-            number = len(found)
+            number = len(rows)
             if isinstance(thing, list):
-                found.append(LeafRows(0, False, thing.joined.__name__, ()))  # type: ignore[attr-defined]
+                rows.append(LeafRows(0, False, thing.joined.__name__, ()))  # type: ignore[attr-defined]
                 texts[number] = pickle.dumps(list(thing), 5)
                 return number
             source = describe(cast("Memory", thing), smallest=1)
@@ -168,12 +168,12 @@ class RowWriter:
             what, address, leaf = source
             if leaf.strides is not None or leaf.requires_grad or leaf.shape[:1] != (self._rows,):
                 raise MisfitError("a leaf whose first dimension is not the batch")
-            found.append(LeafRows(leaf.size // self._rows, leaf.tensor, leaf.dtype, tuple(leaf.shape[1:])))
+            rows.append(LeafRows(leaf.size // self._rows, leaf.tensor, leaf.dtype, tuple(leaf.shape[1:])))
             written.append((number, what, address))
             return number
 
         frame = leaves.dumps(batch, place)
-        layout = Layout(tuple(found), frame)
+        layout = Layout(tuple(rows), frame)
         if not written or (self._layout is not None and layout != self._layout):
             raise MisfitError("other leaves than those of earlier samples")
         if len(frame) + sum(map(len, texts.values())) >= IN_MESSAGE:

@@ -1,4 +1,5 @@
-"""Anonymous shared memory: only this module and `segments_windows` know how a platform makes and maps it.
+"""Anonymous shared memory, and the files of an arena. Only this module and `segments_windows` know how a platform makes
+and maps it.
 
 Linux uses `memfd_create`, other systems an unlinked temporary file: both have no name and vanish with their last
 descriptor and mapping. Ranges are mapped by libc's `mmap`, because Python's `mmap` object duplicates the descriptor for
@@ -73,13 +74,13 @@ class Mapping:
 
     def detach(self) -> None:
         """Replaces the mapping by private memory of the process with the same contents, at the same address."""
-        held = ctypes.string_at(self.address, self.size)
+        content = ctypes.string_at(self.address, self.size)
         protection = mmap.PROT_READ | mmap.PROT_WRITE
         own = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
         if _libc.mmap(self.address, self.size, protection, own, -1, 0) == _FAILED:
             number = ctypes.get_errno()
             raise OSError(number, f"could not map {self.size} bytes of memory: {os.strerror(number)}")
-        ctypes.memmove(self.address, held, self.size)
+        ctypes.memmove(self.address, content, self.size)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At interpreter exit, arrays of the user may still point to the mapping; the kernel unmaps it soon.

@@ -17,7 +17,7 @@ from stoker._core.machine.reserve import check
 from stoker._engine.transport import leaves, segments
 from stoker._engine.transport.arena import Slot
 from stoker._engine.transport.leaves import SMALL, Dtype, Leaf, Opaque
-from stoker._engine.transport.owned import AnyDtype, Array
+from stoker._engine.transport.owned import Array
 from stoker._engine.transport.segments import ArenaFiles, Mapping
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class SlotWriter:
     def begin(self, slot: Slot | None) -> None:
         """Begins a batch, to be written into `slot`."""
         if self._detached:
-            self._detached = [kept for kept in self._detached if any(part() is not None for part in kept[1])]
+            self._detached = [entry for entry in self._detached if any(part() is not None for part in entry[1])]
         self._slot = slot
         self._used = 0
         self._mapping = None if slot is None else self.map(slot)
@@ -125,8 +125,8 @@ class SlotWriter:
         lent, self._lent = [*self._lent, *also], []
         if any(part() is not None for _, part in lent):
             gc.collect()  # parts held only by a cycle, such as a raised exception kept in a variable, do not count
-        kept = {id(mapping): mapping for mapping, part in lent if part() is not None}
-        for mapping in kept.values():
+        lent_mappings = {id(mapping): mapping for mapping, part in lent if part() is not None}
+        for mapping in lent_mappings.values():
             self._lends = False
             self._detach(mapping, [part for owner, part in lent if owner is mapping])
 
@@ -181,12 +181,12 @@ class SlotWriter:
         used, before = self._used, self._mapping
         if before is not None and any(mapping is before and part() is not None for mapping, part in self._lent):
             self._detach(before)  # leaves of the unfinished batch still point to it
-        kept = bytes(before.part(0, used)) if before is not None and used else b""
+        content = bytes(before.part(0, used)) if before is not None and used else b""
         # The old slot may belong to another batch from here on.
         self._slot, self._mapping, self._used = None, None, 0
         slot = self._ask(used + extra)
         mapping = self.map(slot)
-        ctypes.memmove(mapping.address, kept, len(kept))
+        ctypes.memmove(mapping.address, content, len(content))
         self._slot, self._mapping, self._used = slot, mapping, used
 
     def _copy(self, source: Memory, size: int) -> int:
@@ -230,7 +230,9 @@ def describe(thing: Memory, smallest: int = SMALL) -> tuple[Memory, int, Leaf] |
             return None
         tensor = type(thing) is not np.ndarray
         array = np.ascontiguousarray(thing)
-        dtype = array.dtype.name if tensor else _as_text(array.dtype)
+        dtype: Dtype = array.dtype.name if tensor else array.dtype
+        if not tensor and array.dtype.isbuiltin == 1 and array.dtype.metadata is None:
+            dtype = array.dtype.str  # pickled in a tenth of the time
         return array, array.ctypes.data, Leaf(0, array.nbytes, tensor, dtype, array.shape, None, False)
     torch = sys.modules["torch"]
     if thing.device.type not in ("cpu", "meta"):
@@ -247,11 +249,6 @@ def describe(thing: Memory, smallest: int = SMALL) -> tuple[Memory, int, Leaf] |
     source, strides = leaves.memory_of(thing)
     name = str(source.dtype).removeprefix("torch.")
     size = source.numel() * source.element_size()
-    kept = None if source.shape == thing.shape else strides
-    leaf = Leaf(0, size, True, name, tuple(thing.shape), kept, thing.requires_grad)
+    layout = None if source.shape == thing.shape else strides
+    leaf = Leaf(0, size, True, name, tuple(thing.shape), layout, thing.requires_grad)
     return source, source.data_ptr(), leaf
-
-
-def _as_text(dtype: AnyDtype) -> Dtype:
-    """Returns a built-in dtype as text, which is pickled in a tenth of the time; other dtypes unchanged."""
-    return dtype.str if dtype.isbuiltin == 1 and dtype.metadata is None else dtype

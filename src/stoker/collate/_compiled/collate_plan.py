@@ -228,9 +228,9 @@ class Tensors(IncrementalLeaf):
         if out is not None:  # `stack` would convert other dtypes silently
             _fit(list(map(_dtype_of, checked)).count(self._dtype) == len(checked))
             return self._leaf(self._stack(checked, 0, out=out))
-        made = in_order(self._stack(checked, 0))
-        _fit(made.dtype == self._dtype and not made.requires_grad)  # with `out`, `stack` refuses gradients itself
-        return self._leaf(made)
+        batch = in_order(self._stack(checked, 0))
+        _fit(batch.dtype == self._dtype and not batch.requires_grad)  # with `out`, `stack` refuses gradients itself
+        return self._leaf(batch)
 
     def _memory(self, count: int) -> tuple[Any, Sequence[Any]]:
         whole = tensors.empty_tensor((count, *self._shape), self._dtype)

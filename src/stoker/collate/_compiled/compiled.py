@@ -65,12 +65,12 @@ class Compiled:
         self._begun = time.perf_counter()
         self._count = run_of or count
         is_run = run_of is not None
-        kept = partial(self._kept, count=count, lender=lender, travels=self._count if travels else 0, strict=is_run)
+        writer = partial(self._kept, count=count, lender=lender, travels=self._count if travels else 0, strict=is_run)
         if count > 1 and (
             self._is_looked_at(plan) if plan is not None and plan.large else plan is None and self._may_plan
         ):
             opened = partial(self._opened, in_runs=is_run)
-            self._opening = Probe(plan, opened, kept if self._is_early else None, kept)
+            self._opening = Probe(plan, opened, writer if self._is_early else None, writer)
             return self._opening
         if plan is None or not plan.large or count < 2:
             self._begun = None
@@ -167,9 +167,9 @@ class Compiled:
         if self._plan is not None:
             try:
                 self._look(self._plan, batch)
-                made = self._plan.make(self._plan.check(batch))
+                collated = self._plan.make(self._plan.check(batch))
                 self._fitted += 1
-                return made
+                return collated
             except MemoryLimitError:
                 raise
             except Exception:  # of any kind: the general path gives the batch, or a readable error

@@ -166,9 +166,9 @@ class SampleWriter:
     def __call__(self, place: int, sample: Any) -> Any:
         """Returns the sample with rows in place of its large leaves; unchanged once a sample did not fit."""
         began = time.perf_counter()
-        kept = self._kept(place, sample)
+        copied = self._kept(place, sample)
         self.seconds += time.perf_counter() - began
-        return kept
+        return copied
 
     def raise_refusal(self) -> None:
         """Raises the refusal, if any, and drops it. Otherwise its frames, which refer to this object, would form a
@@ -187,9 +187,9 @@ class SampleWriter:
         try:
             while self._places and self._places[-1] >= place:  # samples are made a second time
                 self._places.pop()
-            kept = self._plan.put(len(self._places), sample)  # rows have no gaps, though samples may be skipped
+            copied = self._plan.put(len(self._places), sample)  # rows have no gaps, though samples may be skipped
             self._places.append(place)
-            return kept
+            return copied
         except _DO_NOT_FIT:  # collation raises it again, with a message
             self.is_over = True
             return sample
@@ -269,9 +269,6 @@ def _is_like(plan: Node, sample: Any) -> bool:
         return plan.is_like(sample)
     except _DO_NOT_FIT:
         return False
-
-
-# The interface of a field of a batch in a compiled collation.
 
 
 class Node(Protocol):

@@ -34,7 +34,7 @@ class Accounting:
     Args:
         options: of the loader.
         ledger: counts for the loader.
-        witness: reports bad samples.
+        dispatcher: reports bad samples.
 
     Attributes:
         counts: of its epoch.
@@ -44,9 +44,9 @@ class Accounting:
         QuarantineError: the file cannot be opened.
     """
 
-    def __init__(self, options: LoaderOptions, ledger: Ledger, witness: EventDispatcher) -> None:
-        self._witness = witness
-        witness.accounts = weakref.WeakMethod(self.heard)
+    def __init__(self, options: LoaderOptions, ledger: Ledger, dispatcher: EventDispatcher) -> None:
+        self._dispatcher = dispatcher
+        dispatcher.accounts = weakref.WeakMethod(self.note_event)
         self._ledger = ledger
         self._budget = ErrorBudget(options.max_errors, options.max_error_rate)
         self._path = options.quarantine
@@ -87,20 +87,20 @@ class Accounting:
             ErrorBudgetError: the epoch has too many bad samples.
             EmptyBatchError: the batch is empty, and other ranks rely on one.
         """
-        said = answer.said
+        report = answer.report
         self._budget.add(self.clean, errors=0)
         self.clean = 0
         self._blamed.pop(answer.unit, None)
         epoch, batch, rank = self._epoch, step.number, self._rank
-        faults = [replace(fault, epoch=epoch, batch=batch, rank=rank) for fault in said.faults]
+        faults = [replace(fault, epoch=epoch, batch=batch, rank=rank) for fault in report.faults]
         for fault in faults:
             self._note(fault)
         if answer.kind == "error":
             is_known = self._batched and isinstance(step.indices, (list, np.ndarray))
-            count = len(step.indices) if is_known else said.samples
+            count = len(step.indices) if is_known else report.samples
             self.counts.add_raised(count, faults or [self._of_batch(answer, step)])
             return
-        samples = 0 if answer.kind == "empty" else said.samples
+        samples = 0 if answer.kind == "empty" else report.samples
         left_out = sum(fault.outcome == "skipped" for fault in faults)
         bad = sum(fault.kind != "skip" for fault in faults)
         if (reason := self._budget.add(samples + left_out, bad)) is not None:
@@ -133,8 +133,8 @@ class Accounting:
 
     def not_opened(self, answer: Answer, step: Step, error: Exception) -> None:
         """Counts the samples of a batch as raised: it was accounted for, but could not be opened in this process."""
-        samples, counts = answer.said.samples, self.counts
-        replaced = sum(fault.outcome == "replaced" for fault in answer.said.faults)
+        samples, counts = answer.report.samples, self.counts
+        replaced = sum(fault.outcome == "replaced" for fault in answer.report.faults)
         counts.delivered -= samples - replaced
         counts.replaced -= replaced
         counts.batches -= samples > 0
@@ -146,7 +146,7 @@ class Accounting:
         if self.counts.planned is not None:
             self.counts.planned -= len(step.indices) if self._batched else 1
 
-    def heard(self, event: Event) -> None:
+    def note_event(self, event: Event) -> None:
         """Accounts for a worker's event. A batch whose samples end their workers takes long, because each sample runs
         at least twice. The batch is given up as soon as the known bad samples exceed the budget.
 
@@ -159,8 +159,8 @@ class Accounting:
         unit, place = event.unit, event.mark
         if place >= 0 and unit is not None:
             self._blamed.setdefault(unit, {}).setdefault(place, []).append(event)
-        due = min(self._witness.steps, default=-1)  # others may be delivered before the run ends at that one
-        step, blamed = self._witness.steps.get(due), self._blamed.get(due)
+        due = min(self._dispatcher.steps, default=-1)  # others may be delivered before the run ends at that one
+        step, blamed = self._dispatcher.steps.get(due), self._blamed.get(due)
         if step is None or blamed is None or not isinstance(step.indices, (list, np.ndarray)):
             return
         # Replacements come from the same batch first, and are bad in their own places as well
@@ -210,17 +210,17 @@ class Accounting:
             else f"sample {fault.index}{described} of batch {fault.batch}"
         )
         kind = SampleSkipped if fault.kind == "skip" else SampleFailed
-        told = f"{where} {what}, and {done}: {fault.exception}"
-        self._witness.tell_later(
-            kind(message=told, time=fault.time, worker=fault.worker, batch=fault.batch, fault=fault)
+        message = f"{where} {what}, and {done}: {fault.exception}"
+        self._dispatcher.tell_later(
+            kind(message=message, time=fault.time, worker=fault.worker, batch=fault.batch, fault=fault)
         )
 
     def _tell_of_file(self, error: OSError) -> None:
-        told = (
+        message = (
             f"the quarantine file {self._path} cannot be written: {error}. Missing lines are written as soon as they "
             "can be; the counts in loader.report() are complete."
         )
-        self._witness.tell_later(QuarantineFailed(message=told, errno=error.errno))
+        self._dispatcher.tell_later(QuarantineFailed(message=message, errno=error.errno))
 
     def _too_many(self, reason: str) -> errors.ErrorBudgetError:
         first: Any = self._first
@@ -238,7 +238,7 @@ class Accounting:
         file, self._file = self._file, None
         if file is not None and (error := file.close()) is not None:
             self._tell_of_file(error)
-            self._witness.flush()
+            self._dispatcher.flush()
 
 
 def _opened(path: str | os.PathLike[str] | None) -> QuarantineFile | None:

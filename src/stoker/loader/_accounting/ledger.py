@@ -1,4 +1,5 @@
-"""Counts the outcomes of samples, for the latest epoch and since the loader was made.
+"""Counts the outcomes of samples, for the latest epoch and since the loader was made, and dispatches events to their
+receivers.
 
 Every sample that an epoch planned is one of: delivered, replaced, skipped, quarantined, raised, not requested. Samples
 are counted when their batch is delivered, so each counts once, even if workers died or batches were made again before.
@@ -271,9 +272,8 @@ class Ledger:
             observer.current.event(event)
 
 
-# Sends events beside the batches to their receivers: warnings, logging, `on_event`, the ledger.
-#
-# Shared by an iterator and its backend. It refers to neither, so that a dropped iterator ends at once.
+# Dispatch of events. A dispatcher is shared by an iterator and its backend and refers to neither, so that a dropped
+# iterator ends at once.
 
 
 _log = logging.getLogger("stoker")
@@ -296,7 +296,7 @@ class EventDispatcher:
     Args:
         ledger: counts the events.
         listener: the user's `on_event`.
-        told: kinds already warned of; owned by the loader, so that each kind warns once.
+        reported: kinds already warned of; owned by the loader, so that each kind warns once.
 
     Attributes:
         steps: the steps of the units in progress.
@@ -304,10 +304,10 @@ class EventDispatcher:
         accounts: receives each event of `ACCOUNTED`, last; its errors pass through. Weak: it refers to this object.
     """
 
-    def __init__(self, ledger: Ledger, listener: Listener | None, told: set[str]) -> None:
+    def __init__(self, ledger: Ledger, listener: Listener | None, reported: set[str]) -> None:
         self._ledger = ledger
         self._listener = listener
-        self._told = told
+        self._told = reported
         self.steps: dict[int, Step] = {}
         self.later: deque[Event] = deque()
         self.accounts: weakref.WeakMethod[Listener] | None = None
@@ -362,10 +362,10 @@ class EventDispatcher:
             return Where("a batch that is no longer needed")
         if step.indices is None or isinstance(step.indices, dict):
             return Where(f"a batch of its stream, {DOING.get(position.activity, f'sample {position.place + 1} of it')}")
-        told = f"batch {step.number}, {self._sample(step, position)}"
+        text = f"batch {step.number}, {self._sample(step, position)}"
         is_listed = isinstance(step.indices, (list, np.ndarray)) and position.place < len(step.indices)
         known = is_listed and position.activity is Activity.SAMPLE
-        return Where(told, step.number, plain_index(step.indices[position.place]) if known else None)
+        return Where(text, step.number, plain_index(step.indices[position.place]) if known else None)
 
     def _sample(self, step: Step, position: Position) -> str:
         activity, place = position

@@ -184,8 +184,8 @@ def quarantine(path: str | os.PathLike[str]) -> Quarantine:
 
 def _record(line: bytes) -> QuarantineRecord | None:
     try:
-        found = json.loads(line)
-        record = QuarantineRecord(**{name: found[name] for name in _FIELDS if name in found})
+        fields = json.loads(line)
+        record = QuarantineRecord(**{name: fields[name] for name in _FIELDS if name in fields})
     except (ValueError, TypeError, RecursionError):
         return None
     index = record.index

@@ -1,4 +1,6 @@
-"""`num_workers="auto"`: the state that a loader keeps between its epochs."""
+"""`num_workers="auto"`: the state that a loader keeps between its epochs, and the copy of a dataset for a trial in the
+trainer.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,12 @@ class AutotuneController:
         return options.num_workers if self._claim is None else min(options.num_workers, max(1, self._claim.number))
 
     def wrapped(
-        self, far: Backend, loader: Any, options: LoaderOptions, in_trainer: MakeBackend, witness: EventDispatcher
+        self,
+        far: Backend,
+        loader: Any,
+        options: LoaderOptions,
+        in_trainer: MakeBackend,
+        dispatcher: EventDispatcher,
     ) -> Backend:
         """The backend of an iterator that was prepared: it measures, where something is to be decided.
 
@@ -112,7 +119,7 @@ class AutotuneController:
             loader: gets the number that is chosen.
             options: of the loader.
             in_trainer: makes a backend without workers.
-            witness: reports the choice.
+            dispatcher: reports the choice.
         """
         claim, self._claim = self._claim, None
         if claim is None or not options.num_workers:
@@ -126,20 +133,20 @@ class AutotuneController:
             beyond = _beyond if far.capabilities.can_grow and options.memory_budget is None else lambda most: most
             self._trial = Trial(options.num_workers, not _far_only(options), ahead, beyond)
         near = functools.partial(_near, options, in_trainer)
-        settled = functools.partial(self._settled, weakref.ref(loader), witness)
+        settled = functools.partial(self._settled, weakref.ref(loader), dispatcher)
         return AutotuneBackend(far, claim, self._trial, near, ahead, settled)
 
-    def _settled(self, loader: weakref.ref[Any], witness: EventDispatcher, choice: Choice) -> None:
+    def _settled(self, loader: weakref.ref[Any], dispatcher: EventDispatcher, choice: Choice) -> None:
         self.choice, self._trial = choice, None
         self._running = max([self._running, *choice.seconds])  # it may have become more than were chosen
         message = f"num_workers='auto' is {choice.number}, {choice.text}"
         seconds = {str(number): seconds for number, seconds in choice.seconds.items()}
-        witness.tell_later(WorkersChosen(message=message, number=choice.number, most=choice.most, seconds=seconds))
+        dispatcher.tell_later(WorkersChosen(message=message, number=choice.number, most=choice.most, seconds=seconds))
         if (its := loader()) is not None and its.num_workers == self._shown:
             self._show(its, choice.number)
 
     def obeyed(self, loader: Any) -> bool:
-        """Whether the loader's number is still ours: who sets another is obeyed."""
+        """Whether the loader's number is still the one chosen here; a number that the user sets is obeyed."""
         if loader.num_workers == self._shown:
             return True
         vars(loader).update(self.set_aside)
@@ -204,10 +211,8 @@ def _near(options: LoaderOptions, in_trainer: MakeBackend) -> Backend | None:
     return in_trainer(replace(options, dataset=dataset, num_workers=0))
 
 
-# A copy of a dataset for a trial in the trainer, so that workers forked later do not inherit its open files.
-#
-# Many datasets open their file at the first sample and keep it as an attribute. A handle that is shared across a fork
-# gives garbage.
+# The copy of a dataset for a trial in the trainer. Many datasets open their file at the first sample and keep it as an
+# attribute; workers forked later would share the handle, and read wrong bytes.
 
 
 _FIRST = 16

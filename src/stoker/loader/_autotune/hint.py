@@ -99,15 +99,15 @@ class HintBackend(SerialBackend):
     """Runs units when their answers are requested, and measures the time.
 
     Args:
-        recipe: makes the job.
+        job_factory: makes the job.
         hint: the loader's.
-        witness: reports the hint.
+        dispatcher: reports the hint.
     """
 
-    def __init__(self, recipe: JobFactory, hint: Hint, witness: EventDispatcher) -> None:
-        super().__init__(recipe)
+    def __init__(self, job_factory: JobFactory, hint: Hint, dispatcher: EventDispatcher) -> None:
+        super().__init__(job_factory)
         self._hint: Hint | None = None if hint.is_given else hint
-        self._witness = witness
+        self._dispatcher = dispatcher
         self._waited = 0.0
         self._opened: float | None = None
 
@@ -147,10 +147,10 @@ class HintBackend(SerialBackend):
         self._opened, self._waited = now, 0.0
         if before is None:
             return
-        said = hint.delivered(max(0.0, now - before - waited), waited, cpus.for_this_rank, batches)
-        if said is not None:
+        message = hint.delivered(max(0.0, now - before - waited), waited, cpus.for_this_rank, batches)
+        if message is not None:
             self._hint = None
-            self._witness.tell_later(WorkersWouldHelp(message=said))
+            self._dispatcher.tell_later(WorkersWouldHelp(message=message))
 
 
 # Shares of the training loop's time that it may wait for batches: the limits of every verdict.

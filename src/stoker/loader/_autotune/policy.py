@@ -98,7 +98,7 @@ class Trial:
 
     Attributes:
         busy: returns the seconds of processor time that each worker has used; empty if unknown.
-        workers: who makes the next batches.
+        workers: number of workers for the next batches.
         turn: number of the present turn.
         choice: the decision, or None.
     """

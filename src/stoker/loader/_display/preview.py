@@ -78,8 +78,8 @@ def preview(
 def _classes_of(dataset: Any) -> Sequence[str] | None:
     """Returns the attribute `classes` of a dataset, or of the one that it wraps."""
     for _ in range(10):
-        if (found := asked(dataset, "classes")) is not None:
-            return found if isinstance(found, (list, tuple)) and found else None
+        if (classes := asked(dataset, "classes")) is not None:
+            return classes if isinstance(classes, (list, tuple)) and classes else None
         dataset = asked(dataset, "dataset")
         if dataset is None:
             return None
@@ -88,7 +88,7 @@ def _classes_of(dataset: Any) -> Sequence[str] | None:
 
 def _first_batch(loader: Any) -> Any:
     """Returns the first batch of the loader's next epoch. To be called in a fork: the loader is spent."""
-    kept = loader._iterator  # its workers belong to the other process, and must not be ended from here
+    iterator = loader._iterator  # its workers belong to the other process, and must not be ended from here
     for name, value in {**_IN_PROCESS, "_iterator": None}.items():
         object.__setattr__(loader, name, value)
     try:
@@ -96,7 +96,7 @@ def _first_batch(loader: Any) -> Any:
     except StopIteration:
         raise PreviewError("the epoch has no batch: the dataset, or this rank's share of it, is empty") from None
     finally:
-        del kept
+        del iterator
 
 
 def _elsewhere(work: Callable[[], bytes], seconds: float) -> bytes:
@@ -128,7 +128,7 @@ def _elsewhere(work: Callable[[], bytes], seconds: float) -> bytes:
         if pid:
             linux.end(pid)
     if data is None:
-        raise PreviewError(f"process {ended}, which made the batch, {linux.told(code)}, and no batch came of it")
+        raise PreviewError(f"process {ended}, which made the batch, {linux.exit_text(code)}, and no batch came of it")
     result, error, text = pickle.loads(data)
     if text is None:
         return bytes(result)
@@ -266,17 +266,17 @@ def to_pixels(images: Sequence[Array], mean: Any = None, std: Any = None) -> lis
     if mean is not None or std is not None:
         factor = np.asarray(1 if std is None else std, np.float64)
         shift = np.asarray(0 if mean is None else mean, np.float64)
-        for given in (factor, shift):
-            if given.size > 1 and any(given.shape != image.shape[2:] for image in images):
+        for setting in (factor, shift):
+            if setting.size > 1 and any(setting.shape != image.shape[2:] for image in images):
                 raise ValueError(
-                    f"mean= and std= have a number for each channel: {given.size} for images of {images[0].shape[2]}"
+                    f"mean= and std= have a number for each channel: {setting.size} for images of {images[0].shape[2]}"
                 )
         images = [image if image.dtype == np.uint8 else np.clip(image * factor + shift, 0, 1) for image in images]
     if all(image.dtype == np.uint8 for image in images):
         return list(images)
     is_float = any(image.dtype.kind == "f" for image in images)
     wide = [image.astype(np.float64) for image in images]
-    finite = [found for image in wide if (found := image[np.isfinite(image)]).size]
+    finite = [numbers for image in wide if (numbers := image[np.isfinite(image)]).size]
     low = min((float(values.min()) for values in finite), default=0.0)
     high = max((float(values.max()) for values in finite), default=1.0)
     wide = [np.nan_to_num(image, nan=max(0.0, low), posinf=high, neginf=low) for image in wide]

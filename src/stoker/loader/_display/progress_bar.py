@@ -141,9 +141,6 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-# The bar of `DataLoader.progress` in a notebook: an output that is replaced, without a widget.
-
-
 def in_notebook() -> bool:
     """Returns whether the program runs in a kernel of Jupyter, Colab or another front end of IPython."""
     ipython = sys.modules.get("IPython")

@@ -89,7 +89,7 @@ class EpochSeed:
     def find_order(self) -> None:
         """Finds the order's number ahead of its draw."""
         if self.needs_order and self._known.order is None and (self._coming is None or self._coming.order is None):
-            _, order = found(self._options, seed=False, order=True)
+            _, order = find_seeds(self._options, seed=False, order=True)
             self._coming = Coming(0, None, order, standing(self._options))
 
     def at(self, place: Place, number: int) -> Place:
@@ -137,7 +137,7 @@ def draw(generator: Any) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def found(options: LoaderOptions, *, seed: bool, order: bool) -> tuple[int | None, int | None]:
+def find_seeds(options: LoaderOptions, *, seed: bool, order: bool) -> tuple[int | None, int | None]:
     """Returns the numbers that will be drawn next, and leaves the generators unchanged."""
     streams = [stream_of(generator, salt=0, lasting=True) for generator in _generators(options)]
     before = [(stream, stream.state()) for stream in streams if stream is not None]
@@ -162,8 +162,8 @@ def any_reseeded(options: LoaderOptions, before: tuple[Any, ...]) -> bool:
 def _generators(options: LoaderOptions) -> list[Any]:
     common = list(global_generators().values())
     default = common[-1] if loaded_torch() is not None else global_generators()["NumPy"]
-    given = [options.generator, generator_of_order(options)]
-    return list({id(each): each for each in (default if one is None else one for one in given)}.values())
+    generators = [options.generator, generator_of_order(options)]
+    return list({id(each): each for each in (default if one is None else one for one in generators)}.values())
 
 
 def _stands(generator: Any) -> Any:
@@ -196,7 +196,7 @@ def _is_set_back(now: bytes, before: bytes) -> bool:
     return int.from_bytes(now[16:24], sys.byteorder) < int.from_bytes(before[16:24], sys.byteorder)
 
 
-def found_ahead(options: LoaderOptions, epochs: EpochCounter, number: int, place: Place, keeps_workers: bool) -> Place:
+def seeds_ahead(options: LoaderOptions, epochs: EpochCounter, number: int, place: Place, keeps_workers: bool) -> Place:
     """Returns the start of the next epoch, with the numbers that the loader will draw for it.
 
     The loader uses these numbers unless a generator is reseeded before.
@@ -206,7 +206,7 @@ def found_ahead(options: LoaderOptions, epochs: EpochCounter, number: int, place
     root = epochs.root if keeps_workers else None
     coming = epochs.coming
     if coming is None or coming.epoch != number or any_reseeded(options, coming.stood):
-        seed, order = found(options, seed=root is None, order=draws_order(options))
+        seed, order = find_seeds(options, seed=root is None, order=draws_order(options))
         coming = epochs.coming = Coming(number, seed, order, standing(options))
     if root is not None:
         undrawn = 0 if coming.order is None else ORDER

@@ -220,8 +220,8 @@ def is_computed(options: LoaderOptions) -> bool:
     sampler = sampler_of_indices(options)
     if sampler is not None and sampler is options.own_sampler:
         # A generator that Accelerate gives our sampler is used, unless the order follows from seed=
-        told = is_fixed(options) or asked(sampler, "generator", options.generator) is options.generator
-        return options.sampler is sampler and told
+        is_known = is_fixed(options) or asked(sampler, "generator", options.generator) is options.generator
+        return options.sampler is sampler and is_known
     return has_function(sampler, "order")
 
 
@@ -375,7 +375,7 @@ def check_shares(options: LoaderOptions) -> None:
     asked = {name: value for name, value in asked.items() if value is not None}
     if not asked:
         return
-    told = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+    arguments = ", ".join(f"{name}={value!r}" for name, value in asked.items())
     if not is_computed(options):
         if options.is_stream:
             way = "keep one iterator, from which each epoch takes itertools.islice(batches, n)"
@@ -385,8 +385,8 @@ def check_shares(options: LoaderOptions) -> None:
                     "has that method, else other files or every n-th sample (see the guide on several GPUs)"
                 )
             raise errors.SamplerError(
-                f"{told} needs an order that is known by position, but {type(options.dataset).__name__} is a stream, "
-                f"which can only be iterated from its start. Leave it out, and {way}."
+                f"{arguments} needs an order that is known by position, but {type(options.dataset).__name__} is a "
+                f"stream, which can only be iterated from its start. Leave it out, and {way}."
             )
         sampler = options.index_sampler
         if isinstance(sampler, BatchSampler):
@@ -399,16 +399,16 @@ def check_shares(options: LoaderOptions) -> None:
             "sampler: batches(key)) and the class attribute stoker_protocol = True"
         )
         raise errors.SamplerError(
-            f"{told} needs an order that is known by position, but the {name} ({package}) can only be iterated from "
-            f"its start. {way}."
+            f"{arguments} needs an order that is known by position, but the {name} ({package}) can only be iterated "
+            f"from its start. {way}."
         )
     if options.batches_per_epoch is not None and has_function(options.batch_sampler, "batches"):
         raise errors.SamplerError(
-            f"{told} cannot be used with {type(options.batch_sampler).__name__}, whose passes hold whole batches: "
+            f"{arguments} cannot be used with {type(options.batch_sampler).__name__}, whose passes hold whole batches: "
             "iterate over its epochs one after the other."
         )
     if options.batches_per_epoch is not None and length_if_known(knower(options)) == 0:
-        raise errors.SamplerError(f"{told} needs an order without end, but there are no samples.")
+        raise errors.SamplerError(f"{arguments} needs an order without end, but there are no samples.")
     if options.rank is not None:  # without rank= checked when an epoch begins, since the rank may not be known yet
         _check_something_is_left(options)
 

@@ -126,7 +126,7 @@ class EpochCounter:
         return value if _is_to_be_told(options.dataset) else None
 
     @property
-    def told(self) -> tuple[tuple[str, int], ...]:
+    def epochs_ahead(self) -> tuple[tuple[str, int], ...]:
         """Returns the names of objects whose epoch differs from the loader's, and by how much each is ahead."""
         return tuple((name, ahead) for name, ahead in self._ahead.items() if ahead)
 
@@ -134,7 +134,7 @@ class EpochCounter:
         """Makes `number` the next epoch; the piece of the endless order after it begins at `end`."""
         self.begun = self._pass = self._resumed = number
         self._others, self._last = 0, None
-        self.moved, self._ahead, self.coming = False, dict(place.told), None
+        self.moved, self._ahead, self.coming = False, dict(place.epochs_ahead), None
         if end is not None:
             self.seed, self._origin = place.seed, (number + 1, end)
         self._find(options)
@@ -189,8 +189,8 @@ def _epoch_of(holder: Any, depth: int = 8) -> int | None:
             return value
         if hasattr(value, "__index__"):  # a tensor that workers share
             return operator.index(value)
-        if isinstance(told := getattr(value, "value", None), int):  # a Value of multiprocessing's, or one like it
-            return told
+        if isinstance(number := getattr(value, "value", None), int):  # a Value of multiprocessing's, or one like it
+            return number
     inner = [value for value in _held(holder) if depth and callable(getattr(type(value), "set_epoch", None))]
     return next((epoch for value in inner if (epoch := _epoch_of(value, depth - 1)) is not None), None)
 

@@ -345,10 +345,10 @@ class StreamedPlan:
             return None
         self.delivered(count)
         position = self._given[0][0].position if self._given else self._position
-        if self._before is not None and any(said is not None for _, said in self._given):
+        if self._before is not None and any(mark is not None for _, mark in self._given):
             return position, self._before, (), False
-        pending, said = [as_given(step.indices) for step, _ in self._given], self._mark()
-        return None if said is None else (position, said, (*pending, *self._left), self._is_over)
+        pending, mark = [as_given(step.indices) for step, _ in self._given], self._mark()
+        return None if mark is None else (position, mark, (*pending, *self._left), self._is_over)
 
     def delivered(self, count: int) -> None:
         """Records that the user has the first `count` steps."""
@@ -369,8 +369,8 @@ class StreamedPlan:
 
     def _walked(self) -> Step | None:
         left = len(self._left)
-        for given in self._sampler:
-            indices = given if not self._batched or type(given) is list else as_batch(given)
+        for batch in self._sampler:
+            indices = batch if not self._batched or type(batch) is list else as_batch(batch)
             worker = self._count % self._bound_to if self._bound_to else None
             step = Step(indices, self._position, worker, self._count)
             self._position += len(indices) if self._batched else 1

@@ -1,4 +1,5 @@
-"""`Progress`: the batches of a loader's latest epoch that the user has received, from which a state follows.
+"""`Progress`: the batches of a loader's latest epoch that the user has received, from which a state follows; and the
+indices of any batch.
 
 The loader and its latest iterator share one object, so that a state can be taken while the iterator is in use, after
 `break`, and after the iterator is deleted.
@@ -147,13 +148,13 @@ class Progress:
             self._streams[worker] = state, ended
             del self._since[worker]
 
-    def streamed(self, worker: int, said: UnitReport, ended: bool) -> None:
+    def streamed(self, worker: int, report: UnitReport, ended: bool) -> None:
         """Records that the user has received a batch of a worker's stream or its error, or that the stream ended."""
-        if said.stream_state is not None:  # None from a worker that died or could not open its stream
-            self._streams[worker] = said.stream_state, ended
+        if report.stream_state is not None:  # None from a worker that died or could not open its stream
+            self._streams[worker] = report.stream_state, ended
             self._since.pop(worker, None)
-        elif said.since is not None:
-            self._since[worker] = said.since, ended
+        elif report.since is not None:
+            self._since[worker] = report.since, ended
         if not ended:
             self._turn = worker + 1
             self._batches += 1
@@ -218,9 +219,6 @@ class Progress:
                 "reading again what came before."
             )
         return unread_since(before, state)
-
-
-# The indices of any batch, of any epoch and rank, computed from the order: nothing is walked or fetched.
 
 
 def batch_indices(

@@ -1,4 +1,6 @@
-"""Finds the rank of this process and the number of ranks."""
+"""Finds the rank of this process and the number of ranks, and computes the positions of one rank in an epoch
+(`RankSlice`).
+"""
 
 from __future__ import annotations
 
@@ -36,29 +38,29 @@ class World(NamedTuple):
     source: str = "arguments"
 
 
-def find(given: tuple[int, int] | None = None) -> World:
+def find(rank_and_world: tuple[int, int] | None = None) -> World:
     """Returns the world of this process, determined anew at each call.
 
-    `given` comes first, then the default process group of `torch.distributed` if it is initialised (torch is not
-    imported for that), then a launcher's environment. Without any of them this process is the only rank.
+    `rank_and_world` comes first, then the default process group of `torch.distributed` if it is initialised (torch is
+    not imported for that), then a launcher's environment. Without any of them this process is the only rank.
 
     Args:
-        given: rank and size.
+        rank_and_world: rank and size.
 
     Raises:
         ValueError: rank or size is not an integer, the rank is not below the size, or a launcher's environment has only
             one of them.
     """
-    if given is not None:
-        return _checked(("rank", given[0]), ("world size", given[1]), "arguments")
+    if rank_and_world is not None:
+        return _checked(("rank", rank_and_world[0]), ("world size", rank_and_world[1]), "arguments")
     if (group := of_torch()) is not None:
         return group
     for launcher, *names in LAUNCHERS:
-        told = [(name, os.environ[name]) for name in names if name in os.environ]
-        if len(told) == 2:
-            return _checked(told[0], told[1], f"{names[0]} and {names[1]}, set by {launcher}")
-        if told and told[0][0] != "SLURM_PROCID":  # alone it is a batch script's
-            raise ValueError(_half_told(told[0], names, launcher))
+        variables = [(name, os.environ[name]) for name in names if name in os.environ]
+        if len(variables) == 2:
+            return _checked(variables[0], variables[1], f"{names[0]} and {names[1]}, set by {launcher}")
+        if variables and variables[0][0] != "SLURM_PROCID":  # alone it is a batch script's
+            raise ValueError(_half_told(variables[0], names, launcher))
     return World(0, 1, "no launcher found")
 
 
@@ -87,11 +89,12 @@ def _integer(name: str, value: Any, source: str) -> int:
         raise ValueError(f"{name} is {value!r}, which is no integer. Check {source}.") from None
 
 
-def _half_told(told: tuple[str, str], names: list[str], launcher: str) -> str:
-    missing = names[names[0] == told[0]]
+def _half_told(variable: tuple[str, str], names: list[str], launcher: str) -> str:
+    name, value = variable
+    missing = names[names[0] == name]
     return (
-        f"{told[0]} is {told[1]!r} in the environment, but {missing} is not set; {launcher} sets both, so this is part "
-        f"of an environment that was passed on. Set {missing}, unset {told[0]}, or initialise torch.distributed before "
+        f"{name} is {value!r} in the environment, but {missing} is not set; {launcher} sets both, so this is part "
+        f"of an environment that was passed on. Set {missing}, unset {name}, or initialise torch.distributed before "
         "the loader is used: then the environment is not asked."
     )
 

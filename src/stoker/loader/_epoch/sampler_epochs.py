@@ -1,9 +1,11 @@
-"""Provides a loader's epochs to code that iterates over its sampler directly: see `stoker/samplers/passes.py`."""
+"""Provides a loader's epochs to code that iterates over its sampler directly (`stoker/samplers/passes.py`), and checks
+samplers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stoker import errors
 from stoker._core.protocol import asked, is_ours_or_torchs
@@ -89,9 +91,6 @@ def lend_to_samplers(options: LoaderOptions, epochs: EpochCounter) -> None:
                 passes.lend(sampler, lent)
 
 
-# Checks of samplers, before an epoch begins.
-
-
 def check_samplers(options: LoaderOptions, tell: Callable[[str], None]) -> None:
     """Refuses a sampler that was made for a larger dataset, and generators of another device, before they are used."""
     if options.is_stream:
@@ -99,14 +98,15 @@ def check_samplers(options: LoaderOptions, tell: Callable[[str], None]) -> None:
     known = knower(options)
     if isinstance(known, WalkedInEpochs):
         argument_checks.check_generator(getattr(known, "generator", None))
-    for name in _counted(known):
+    counted = [_COUNTED[kind.__name__] for kind in type(known).__mro__ if is_ours_or_torchs(kind, *_COUNTED)]
+    for name in counted[:1]:  # should have one item for each sample; none for an unknown class
         count, samples = length_if_known(getattr(known, name, None)), length_if_known(options.dataset)
         if count is None or samples is None or count == samples:
             continue
-        told = f"the {type(known).__name__} has {count} {name}, but the dataset has {samples} samples"
+        message = f"the {type(known).__name__} has {count} {name}, but the dataset has {samples} samples"
         if count > samples:
-            raise errors.SamplerError(f"{told}: one is needed for each. Were they made for another split?")
-        tell(f"{told}: those from {count} on are never drawn. One is needed for each.")
+            raise errors.SamplerError(f"{message}: one is needed for each. Were they made for another split?")
+        tell(f"{message}: those from {count} on are never drawn. One is needed for each.")
 
 
 _COUNTED = {
@@ -116,8 +116,3 @@ _COUNTED = {
     "StratifiedBatchSampler": "labels",
 }
 """The attribute of Stoker's and torch's samplers that has one item for each sample."""
-
-
-def _counted(sampler: Any) -> list[str]:
-    """Returns the attributes of a sampler that should have one item for each sample; none for an unknown class."""
-    return [_COUNTED[kind.__name__] for kind in type(sampler).__mro__ if is_ours_or_torchs(kind, *_COUNTED)][:1]

@@ -47,10 +47,10 @@ class SamplerWalk:
     """
 
     def __init__(self, sampler: Any, dataset: Any, place: Place, first: Callable[[], None] | None = None) -> None:
-        given = place.seed is not None or place.mark is not None or place.generators is not None
+        has_place = place.seed is not None or place.mark is not None or place.generators is not None
         self._sampler = sampler
         self._owner = _keeper(sampler)
-        self.place = place if given or self._owner is not None else at_rest(sampler, dataset)
+        self.place = place if has_place or self._owner is not None else at_rest(sampler, dataset)
         self.plan: StreamedPlan | None = None
         self.left: deque[Any] = deque(place.given)
         self._is_asked = False  # for an index, since a state was loaded
@@ -139,13 +139,13 @@ class SamplerWalk:
 
     def place_behind(self, place: Place) -> Place:
         """Returns a place of this pass with what resumes the sampler there; None of it without a state of its own."""
-        mark, position, given, over = None, place.position, self.place.given, self.place.over
+        mark, position, batches, over = None, place.position, self.place.given, self.place.over
         if self.plan is None:  # an iterator's own state is that of a new one until then
             mark = self.place.mark if self._owner is None else self.mark()
-        elif (kept := self.plan.behind(place.batches)) is not None:
-            position, mark, given, over = kept
+        elif (walk := self.plan.behind(place.batches)) is not None:
+            position, mark, batches, over = walk
             over = over or self.place.over
-        return place if mark is None else place._replace(mark=mark, position=position, given=given, over=over)
+        return place if mark is None else place._replace(mark=mark, position=position, given=batches, over=over)
 
 
 def at_rest(sampler: Any, dataset: Any) -> Place:
@@ -178,8 +178,8 @@ def _keeper(sampler: Any) -> Any:
 def _own_streams(sampler: Any, dataset: Any) -> dict[str, RandomState]:
     """Returns the generators that a sampler holds, by number."""
     others = {id(generator) for generator in (*global_generators().values(), *find_generators(dataset))}
-    held = [generator for generator in find_generators(sampler) if id(generator) not in others]
-    streams = [stream for generator in held if (stream := stream_of(generator, salt=0, lasting=True)) is not None]
+    generators = [generator for generator in find_generators(sampler) if id(generator) not in others]
+    streams = [stream for generator in generators if (stream := stream_of(generator, salt=0, lasting=True)) is not None]
     return {str(number): stream for number, stream in enumerate(streams)}
 
 

@@ -43,11 +43,11 @@ def agreed(number: int) -> int:
     dist = torch.distributed
     if not (dist.is_available() and dist.is_initialized()):
         return number
-    said = torch.tensor(number)
+    tensor = torch.tensor(number)
     group = dist.new_group(backend="gloo")
-    dist.broadcast(said, src=0, group=group)
+    dist.broadcast(tensor, src=0, group=group)
     dist.destroy_process_group(group)
-    return int(said.item())
+    return int(tensor.item())
 
 
 def shards(dataset: Any) -> bool:

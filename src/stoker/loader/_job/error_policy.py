@@ -153,7 +153,7 @@ class ErrorPolicy:
             position=position,
             index=_plain(index),
             description=record.description,
-            exception=_reason(error) if wish else shortened(f"{type(error).__name__}: {text}"),
+            exception=" ".join(map(safe_str, error.args)) if wish else shortened(f"{type(error).__name__}: {text}"),
             traceback=shortened(story),
             worker=self._worker,
         )
@@ -213,8 +213,8 @@ class ErrorPolicy:
     def _description(self, index: Any, position: int) -> str | None:
         try:
             with self._marked(Activity.DESCRIBE, position):
-                said = describe(self._dataset, index)
-                return None if said is None else str.__str__(str(said))
+                description = describe(self._dataset, index)
+                return None if description is None else str.__str__(str(description))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # it fails as the sample did: that must not hide the sample's own error
@@ -255,10 +255,6 @@ def _as_exception(fault: KnownFault) -> Exception:
     kind = errors.StalledError if fault.kind == "stall" else errors.WorkerDiedError
     stack = f"\nIts last Python stack:\n{fault.stack.strip()}" if fault.stack else ""
     return of_the_gone(kind(fault.message + stack))
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(map(safe_str, error.args))
 
 
 def _notes(error: Exception) -> str | None:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 def assemble(parts: dict[str, Any]) -> JobFactory:
-    """Returns the recipe of a worker's job, from the parts that travel: those of `LoaderJob`."""
+    """Returns the factory of a worker's job, from the parts that are sent to it: those of `LoaderJob`."""
     settings: JobSettings = parts["settings"]
     # Here: workers that are forked then share it
     if loaded_torch() is not None:
@@ -68,24 +68,24 @@ def assemble(parts: dict[str, Any]) -> JobFactory:
         import stoker.loader._job.sample_threads  # noqa: F401
     if settings.prepare is not None:
         settings.prepare()
-    held = None
+    generators = None
     if settings.capabilities.own_process:
         torch_worker_info.load()
         if parts["worker_init_fn"] is None and settings.seeding != "worker":
-            held = find_generators(_seeded(settings, parts["dataset"], parts["collate_fn"]))
-    return functools.partial(LoaderJob, parts, held)
+            generators = find_generators(_seeded(settings, parts["dataset"], parts["collate_fn"]))
+    return functools.partial(LoaderJob, parts, generators)
 
 
 def _seeded(settings: JobSettings, dataset: Any, collate_fn: Any) -> Any:
     """Returns the objects whose generators are seeded for each sample, in addition to the global ones."""
     if settings.threads > 1:
         return collate_fn  # generators that the dataset holds are for the threads to share
-    held = dataset if settings.own_collate else (dataset, collate_fn)
+    parts = dataset if settings.own_collate else (dataset, collate_fn)
     if not settings.iterable:
-        return held
+        return parts
     # Generators of a stream are part of its state: workers and ranks may have to draw the same numbers from them
     own = set(map(id, find_generators(dataset)))
-    return [generator for generator in find_generators(held) if id(generator) not in own]
+    return [generator for generator in find_generators(parts) if id(generator) not in own]
 
 
 class LoaderJob:
@@ -93,16 +93,16 @@ class LoaderJob:
 
     Args:
         parts: dataset, collate_fn, worker_init_fn, on_error, settings.
-        held: the generators that the dataset holds, if the search ran before the worker was forked.
+        generators: the generators that the dataset holds, if the search ran before the worker was forked.
         number: of the worker.
     """
 
-    def __init__(self, parts: dict[str, Any], held: list[Any] | None, number: int) -> None:
+    def __init__(self, parts: dict[str, Any], generators: list[Any] | None, number: int) -> None:
         self.mark: Mark = [*NEW_MARK]
         self.weigh: Callable[[], None] = lambda: None
         self.upcoming: Callable[[], Iterable[object]] = tuple
         self._settings: JobSettings = parts["settings"]
-        self._held = held
+        self._held = generators
         self.repeats = not self._settings.iterable
         self._number = number
         self._dataset = parts["dataset"]
@@ -120,7 +120,7 @@ class LoaderJob:
         is_compiled = isinstance(self._collate, collate.Compiled) and self._settings.batched
         self._compiled = cast("collate.Compiled", self._collate) if is_compiled else None
         self._gathered: collate.Gathered | None = None
-        self._faults = ErrorPolicy(parts["on_error"], self._dataset, number)
+        self._error_policy = ErrorPolicy(parts["on_error"], self._dataset, number)
         self._rng: SampleRNG | None = None
         self._seeding: SampleSeeding | None = None
         self._init_error: Exception | None = None
@@ -147,14 +147,14 @@ class LoaderJob:
         lend: Lender | None = None,
         known: KnownFaults = (),
         rows: tuple[int, int] | None = None,
-        made: Sequence[MadeRows] = (),
+        made_rows: Sequence[MadeRows] = (),
     ) -> Any:
         """Returns the batch of a unit, or `rows` of it, in memory from `lend` if `lend` provides it."""
         work = unit if type(unit) is Work else Work(*cast("tuple[Any, ...]", unit))
         if observer.current is None:
-            return self._run_unit(work, lend, known, rows, made)
+            return self._run_unit(work, lend, known, rows, made_rows)
         share = 1.0 if rows is None else max(1, rows[1] - rows[0]) / len(work.indices)
-        return observer.current.make(share, lambda: self._run_unit(work, lend, known, rows, made))
+        return observer.current.make(share, lambda: self._run_unit(work, lend, known, rows, made_rows))
 
     def _run_unit(
         self,
@@ -162,14 +162,14 @@ class LoaderJob:
         lend: Lender | None,
         known: KnownFaults,
         rows: tuple[int, int] | None,
-        made: Sequence[MadeRows],
+        made_rows: Sequence[MadeRows],
     ) -> Any:
         outside = current.rng
         self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
-        self._faults.unit = work
-        if known or self._faults.is_touched:
-            self._faults.begin(known)
-            self._knows = self._faults.knows_any
+        self._error_policy.unit = work
+        if known or self._error_policy.is_touched:
+            self._error_policy.begin(known)
+            self._knows = self._error_policy.knows_any
         try:
             seeds = self._begin(work)
             if self._has_process:
@@ -178,17 +178,17 @@ class LoaderJob:
                 self._lend = lend if self._may_lend else None
             else:
                 self._lend = self._recycled.lend
-            return self._made(work, seeds, rows, made)
+            return self._made(work, seeds, rows, made_rows)
         finally:
             if self._compiled is not None:
                 self._compiled.end()
             if not self._has_workers:
                 current.rng = outside  # of another loader, if this one runs within its dataset
 
-    def _made(self, work: Work, seeds: SampleSeeding, rows: tuple[int, int] | None, made: Sequence[MadeRows]) -> Any:
+    def _made(self, work: Work, seeds: SampleSeeding, rows: tuple[int, int] | None, parts: Sequence[MadeRows]) -> Any:
         if rows is not None:
             return self._rows(work, seeds, *rows)
-        return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds, made)
+        return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds, parts)
 
     def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a function that makes the batch of a list of indices; None if units of this epoch need more than
@@ -252,7 +252,7 @@ class LoaderJob:
             finally:
                 current.rng = outside
                 if [*map(operator.call, states)] != owns:
-                    seeds.found([each for each, own in idle if each.state() != own])
+                    seeds.learn_moved([each for each, own in idle if each.state() != own])
                 for restore, trainer in zip(restores, trainers, strict=True):
                     restore(trainer)
                 if active:
@@ -273,18 +273,18 @@ class LoaderJob:
 
         return make
 
-    def said(self) -> UnitReport:
+    def report(self) -> UnitReport:
         """Returns the report of the last unit."""
         stream = self._stream
         if stream is None:
             notes, self._notes = self._notes, []
             drawn = () if self._seeding is None else self._seeding.news()
-            faults = self._faults.met if self._faults.has_met_any else []
+            faults = self._error_policy.met if self._error_policy.has_met_any else []
             report = UnitReport(notes, None, faults, self._samples, drawn=drawn)
         else:
             notes = [stream.notes.pop(0) for _ in range(len(stream.notes))]
             state, movable, since = stream.report()
-            report = UnitReport(notes, state, self._faults.met, self._samples, movable, stream.guess, since=since)
+            report = UnitReport(notes, state, self._error_policy.met, self._samples, movable, stream.guess, since=since)
         return report if self.stopwatch is None else report._replace(timings=(self.stopwatch.read(),))
 
     def failed_index(self) -> Any:
@@ -308,7 +308,7 @@ class LoaderJob:
         """Runs the user's init function once, and applies the changes of a new epoch."""
         self.mark[ACTIVITY] = Activity.START
         if self._knows:
-            self._faults.raise_known(START)
+            self._error_policy.raise_known(START)
         begins = work.run != self._run
         if begins:
             self._run, self._stream, self._gathered = work.run, None, None
@@ -337,8 +337,8 @@ class LoaderJob:
         if self.stopwatch is not None:
             self.mark = self.stopwatch.over(self.mark)
         rng = SampleRNG(seed + self._number)
-        self._rng = self._faults.rng = rng
-        self._faults.mark = self.mark
+        self._rng = self._error_policy.rng = rng
+        self._error_policy.mark = self.mark
         info = WorkerInfo(
             id=self._number,
             num_workers=max(self._number + 1, settings.num_workers),  # "auto" may have asked for more
@@ -367,7 +367,7 @@ class LoaderJob:
             from stoker.loader._job.sample_threads import Threads
 
             self._threads = Threads(settings.threads, info, mode, self.mark, self._begin_ahead, self._tell)
-        held, self._held = self._held, None
+        generators, self._held = self._held, None
         self._seeding = SampleSeeding(
             mode,
             dataset=holder,
@@ -375,7 +375,7 @@ class LoaderJob:
             restore=serial,
             rng=rng,
             mark=self.mark,
-            held=held,
+            generators=generators,
             looked_at=settings.looked_at,
             held_by=None if settings.iterable else functools.partial(held_by, methods=("__getitem__", "__getitems__")),
             tell=weakly(self._tell),
@@ -440,7 +440,7 @@ class LoaderJob:
             self._map = MapFetcher(
                 self._dataset,
                 settings.batched,
-                self._faults,
+                self._error_policy,
                 self.mark,
                 self._threads,
                 counted=settings.own_collate,
@@ -448,10 +448,10 @@ class LoaderJob:
             )
         return self._map
 
-    def _from_map(self, work: Work, seeds: SampleSeeding, made: Sequence[MadeRows]) -> Any:
+    def _from_map(self, work: Work, seeds: SampleSeeding, made_rows: Sequence[MadeRows]) -> Any:
         source = self._source
         self._failed = work.indices
-        if self._gathered is not None and not self._knows and not made:
+        if self._gathered is not None and not self._knows and not made_rows:
             self.mark[ACTIVITY] = Activity.WHOLE
             may_keep = segments.CAN_DETACH or self._recycled is not None  # `out` is in the user's hands
             with tensors.lent_by(self._lend if may_keep else None):
@@ -464,7 +464,7 @@ class LoaderJob:
             work = work._replace(indices=self._failed)
         try:
             keep = self._keep(len(work.indices) if self._settings.batched else 1)
-            joined = functools.partial(source.joined, made=_by_place(made)) if made else source.samples
+            joined = functools.partial(source.joined, by_place=_by_place(made_rows)) if made_rows else source.samples
             samples = joined(work, seeds, keep=keep)
             batch = self._collated(work.seed, work.position, samples)
         except Exception as error:
@@ -472,7 +472,7 @@ class LoaderJob:
             raise
         if self._gathered is not None and (trouble := self._gathered.trouble) is not None:
             self._gathered.trouble = None
-            if not self._faults.has_met_any:  # else it was right to raise: a sample raises too
+            if not self._error_policy.has_met_any:  # else it was right to raise: a sample raises too
                 self._notes.append(
                     f"{type(self._dataset).__name__}.gather() raised {type(trouble).__name__}: {trouble}, for samples "
                     "that __getitem__ gives: they are fetched one by one instead. Correct gather(), or leave it out."
@@ -490,7 +490,7 @@ class LoaderJob:
                 self._number,
                 init_fn=self._init_fn is not None,
                 run=work.run,
-                faults=self._faults,
+                faults=self._error_policy,
                 mark=self.mark,
                 resumed=self._resumed,
             )
@@ -507,18 +507,18 @@ class LoaderJob:
         self._samples = len(samples)
         self.mark[ACTIVITY] = Activity.COLLATE
         if self._knows:
-            self._faults.raise_known(COLLATE)
-        made = samples if self._settings.batched else samples[0]
+            self._error_policy.raise_known(COLLATE)
+        collated = samples if self._settings.batched else samples[0]
         with tensors.lent_by(self._lend):
             if self._settings.own_collate or self._seeding is None:
-                batch = self._collate(made)
+                batch = self._collate(collated)
             else:
-                batch = self._seeding.collate(seed, position, lambda: self._collate(made))
+                batch = self._seeding.collate(seed, position, lambda: self._collate(collated))
         if not self._settings.own_collate:
             self.weigh()  # with its samples and the batch
         self.mark[ACTIVITY] = Activity.WRITE
         if self._knows:
-            self._faults.raise_known(WRITE)
+            self._error_policy.raise_known(WRITE)
         return batch
 
     def _odd_ones(self, indices: Any, error: Exception) -> Any:
@@ -531,10 +531,10 @@ class LoaderJob:
         return marked
 
 
-def _by_place(made: Sequence[MadeRows]) -> dict[int, Any]:
+def _by_place(made_rows: Sequence[MadeRows]) -> dict[int, Any]:
     """Returns samples that other workers have made, by their places in the unit."""
-    found: dict[int, Any] = {}
-    for first, rows, form in made:
+    by_place: dict[int, Any] = {}
+    for first, rows, form in made_rows:
         samples = cast("list[Any]", rows) if form is None else collate.samples_of(form, rows)
-        found.update(enumerate(samples, first))
-    return found
+        by_place.update(enumerate(samples, first))
+    return by_place

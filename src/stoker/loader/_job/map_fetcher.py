@@ -54,7 +54,7 @@ class MapFetcher:
     ) -> None:
         self._dataset = dataset
         self._batched = batched
-        self._faults = faults
+        self._error_policy = faults
         self._mark = mark
         self._threads = threads
         self._counted = counted
@@ -92,7 +92,7 @@ class MapFetcher:
             elif place < len(indices):
                 self._blame(place, indices, _positions(work, indices), error)
             raise
-        if self._faults.has_met_any:
+        if self._error_policy.has_met_any:
             samples = [sample for sample in samples if sample is not LEFT_OUT]
             if not samples:
                 raise NothingLeft
@@ -102,7 +102,7 @@ class MapFetcher:
     def fetch(self) -> Callable[[Any], Any] | None:
         """Returns the fetch function of a sample; None if units are fetched otherwise or samples may be left out."""
         is_plain = self._fetch_all is None and self._threads is None and not self._leaving
-        is_strict = not (self._skips or self._faults.is_lenient or self._faults.knows_any)
+        is_strict = not (self._skips or self._error_policy.is_lenient or self._error_policy.knows_any)
         return self._fetch if is_plain and is_strict else None
 
     def has_fetched(self, samples: list[Any], error: BaseException | None = None) -> None:
@@ -153,16 +153,16 @@ class MapFetcher:
             out += done
             done.clear()  # a kept exception must not keep them
 
-    def joined(self, work: Work, seeds: SampleSeeding, made: Mapping[int, Any], keep: RowSink | None) -> list[Any]:
-        """Returns the unit's samples, without those that were left out: those `made` already, by place, and the rest
-        now. `keep` is as in `samples`.
+    def joined(self, work: Work, seeds: SampleSeeding, by_place: Mapping[int, Any], keep: RowSink | None) -> list[Any]:
+        """Returns the unit's samples, without those that were left out: those in `by_place` are fetched already, the
+        rest is fetched now. `keep` is as in `samples`.
         """
         indices, mark = list(work.indices), self._mark
         positions = _positions(work, indices)
 
         def fetch(index: Any) -> Any:
             place = mark[PLACE]
-            sample = made[place] if place in made else self._fetch(index)
+            sample = by_place[place] if place in by_place else self._fetch(index)
             return sample if keep is None or sample is LEFT_OUT else keep(place, sample)
 
         skipped = functools.partial(self._skipped, work, seeds, indices, keep)
@@ -200,22 +200,22 @@ class MapFetcher:
             return self._at_once(work, seeds, indices)
         if self._threads is None:
             return self._in_turn(work, seeds, indices, keep=keep)
-        if self._faults.knows_any:
+        if self._error_policy.knows_any:
             self._threads.rest()  # one at a time: so the mark says which it was
             return self._in_turn(work, seeds, indices)
-        made = self._threads.made(work, _positions(work, indices), indices, self._fetch)
+        samples = self._threads.made(work, _positions(work, indices), indices, self._fetch)
         try:
-            return self._in_turn(work, seeds, indices, made)
+            return self._in_turn(work, seeds, indices, samples)
         finally:
-            made.forget()
+            samples.forget()
 
     def _blame(self, place: int, indices: list[Any], positions: range, error: Exception) -> None:
         """Records that the sample at this place raised, and fails its batch."""
         self.failed_index = indices[place]
         _blame_the_sampler(error, self.failed_index, self._dataset)
-        if not self._faults.has_met(place):
-            self._faults.decide(place, self.failed_index, positions[place], error)
-        self.failed_index = self._faults.named(place, self.failed_index)
+        if not self._error_policy.has_met(place):
+            self._error_policy.decide(place, self.failed_index, positions[place], error)
+        self.failed_index = self._error_policy.named(place, self.failed_index)
 
     def begin(self, work: Work) -> None:
         """Begins the samples of a coming unit, in threads."""
@@ -228,17 +228,17 @@ class MapFetcher:
         work: Work,
         seeds: SampleSeeding,
         indices: list[Any],
-        made: Made | None = None,
+        fetched: Made | None = None,
         keep: RowSink | None = None,
     ) -> list[Any]:
         """Returns the samples fetched one by one, or made by threads."""
-        if not (self._skips or self._faults.is_lenient or self._faults.knows_any):
+        if not (self._skips or self._error_policy.is_lenient or self._error_policy.knows_any):
             positions = _positions(work, indices)
             skipped = functools.partial(self._skipped, work, seeds, indices, keep)
-            if made is None:
+            if fetched is None:
                 return seeds.samples(work.seed, positions, self._kept(keep), indices, skipped=skipped)
-            return seeds.samples(work.seed, positions, made.sample, range(len(indices)), skipped=skipped)
-        return self._carefully(work, seeds, indices, self._fetch, made, keep)
+            return seeds.samples(work.seed, positions, fetched.sample, range(len(indices)), skipped=skipped)
+        return self._carefully(work, seeds, indices, self._fetch, fetched, keep)
 
     def _skipped(
         self,
@@ -261,16 +261,16 @@ class MapFetcher:
             BatchError: it did not return one sample for each index, and the number is checked.
         """
         fetch_all: Callable[[Any], Any] = self._fetch_all  # type: ignore[assignment]
-        given = getattr(work.indices, "given", indices)
-        if not self._faults.knows_any:
+        batch = getattr(work.indices, "given", indices)
+        if not self._error_policy.knows_any:
             self._mark[ACTIVITY] = Activity.WHOLE
             try:
-                whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(given))
+                whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(batch))
             except Exception as error:
-                if not (self._faults.is_lenient or isinstance(error, SkipSample)):
+                if not (self._error_policy.is_lenient or isinstance(error, SkipSample)):
                     raise
             else:
-                if self._counted and not isinstance(given, Mapping) and _count(whole) != len(indices):
+                if self._counted and not isinstance(batch, Mapping) and _count(whole) != len(indices):
                     raise _miscounted(whole, len(indices), self._dataset)
                 return whole
         return self._carefully(work, seeds, indices, lambda index: fetch_all([index])[0])
@@ -281,11 +281,11 @@ class MapFetcher:
         seeds: SampleSeeding,
         indices: list[Any],
         fetch: Callable[[Any], Any],
-        made: Made | None = None,
+        fetched: Made | None = None,
         keep: RowSink | None = None,
     ) -> list[Any]:
         positions = _positions(work, indices)
-        guarded = functools.partial(self._guarded, work, seeds, indices, fetch, made)
+        guarded = functools.partial(self._guarded, work, seeds, indices, fetch, fetched)
 
         def kept(item: tuple[int, Any]) -> Any:
             sample = guarded(item)
@@ -299,13 +299,13 @@ class MapFetcher:
         seeds: SampleSeeding,
         indices: list[Any],
         fetch: Callable[[Any], Any],
-        made: Made | None,
+        fetched: Made | None,
         item: tuple[int, Any],
     ) -> Any:
         place, index = item
         try:
-            self._faults.raise_known(at_sample(place))
-            return fetch(index) if made is None else made.sample(place)
+            self._error_policy.raise_known(at_sample(place))
+            return fetch(index) if fetched is None else fetched.sample(place)
         # Delete the error's name here: it would keep the frame that raised it, and that frame's objects
         except self._leaving as left:
             return self._instead(work, seeds, place, indices, fetch, _left(left))
@@ -322,7 +322,7 @@ class MapFetcher:
         error: Exception,
     ) -> Any:
         """Returns the replacement of a sample that failed, if the policy allows one."""
-        decision = self._faults.decide(place, indices[place], work.position + place * work.stride, error)
+        decision = self._error_policy.decide(place, indices[place], work.position + place * work.stride, error)
         if decision == "raise":
             raise error
         if decision == "skip":
@@ -342,7 +342,7 @@ class MapFetcher:
         key = mix(work.seed, position)
         tried = 0
         # Of those that were tried here before, all but the last have killed as well
-        killers = self._faults.deaths_at(place) - 1
+        killers = self._error_policy.deaths_at(place) - 1
         for other in candidates(place, indices, work.spares, key):
             tried += 1
             if tried <= killers:
@@ -352,9 +352,9 @@ class MapFetcher:
                 sample = fetch(other)
             except Exception:  # it fails too, and is counted in its turn
                 continue
-            self._faults.replaced(place, other)
+            self._error_policy.replaced(place, other)
             return sample
-        self._faults.gave_up(place)
+        self._error_policy.gave_up(place)
         raise ErrorBudgetError(
             f"sample {indices[place]!r} cannot be replaced ({type(error).__name__}: {safe_str(error)}): "
             + (f"each of the {tried} samples that could replace it fails as well." if tried else "there is no other.")
@@ -398,8 +398,8 @@ def _count(samples: Any) -> int | None:
 
 
 def _miscounted(samples: Any, wanted: int, dataset: Any) -> BatchError:
-    given = _count(samples)
-    what = f"a {type(samples).__name__}, which is no list of samples," if given is None else f"{given} samples"
+    number = _count(samples)
+    what = f"a {type(samples).__name__}, which is no list of samples," if number is None else f"{number} samples"
     return BatchError(
         f"{type(batched_by(dataset)).__name__}.__getitems__() returned {what} for {wanted} indices. Return a list with "
         "one sample for each index, in their order. To have a sample left out, raise stoker.SkipSample; to return "

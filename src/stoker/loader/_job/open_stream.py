@@ -94,7 +94,7 @@ class OpenStream:
     ) -> tuple[StreamIterator[Item], bool]:
         """Workers begin alike, until the stream asks which of them it is in: then its draws are that worker's."""
 
-        def told() -> None:
+        def use_own_seed() -> None:
             self.seed = own
             seeds.again(own, at)
 
@@ -102,11 +102,11 @@ class OpenStream:
             seeds.next_one(self.seed, at)
 
         outside = current.reading.on_resumed
-        current.reading.on_told, current.reading.on_resumed = told, lambda: seeds.again(self.seed, at)
+        current.reading.on_asked, current.reading.on_resumed = use_own_seed, lambda: seeds.again(self.seed, at)
         try:
             return seeds.one(self.seed, at, lambda: shared_out(dataset, share, state, opened), drawn)
         finally:
-            current.reading.on_told, current.reading.on_resumed = None, outside
+            current.reading.on_asked, current.reading.on_resumed = None, outside
 
     def _reader(self, seeds: SampleSeeding, seed: int, position: int) -> Callable[[int], None]:
         return lambda back: seeds.again(seed, position - back)
@@ -138,10 +138,10 @@ class OpenStream:
     def _read_again(self, seeds: SampleSeeding, until: int) -> None:
         """Reads a delivered sample again, with the same draws, and drops it."""
         try:
-            found = self.next(seeds) is not None
+            has_sample = self.next(seeds) is not None
         except Exception:  # so it was then
             return
-        if not found:
+        if not has_sample:
             raise StateMismatchError(
                 f"the state stands behind sample {until} of a stream that has {self.position} now: it is another "
                 "stream, or has lost samples since."

@@ -129,10 +129,10 @@ class Threads:
         while self._running < self._count:
             threading.Thread(target=self._run, name=f"stoker-{self._info.id}-{self._running}", daemon=True).start()
             self._running += 1
-        made = self._begun[_name(work)] = Made(len(indices))
+        samples = self._begun[_name(work)] = Made(len(indices))
         key = key_of_samples(work.seed)
         for place, (position, index) in enumerate(zip(positions, indices, strict=True)):
-            self._queue.put((made, place, fetch, key, position, index))
+            self._queue.put((samples, place, fetch, key, position, index))
 
     def made(self, work: Work, positions: range, indices: Sequence[Any], fetch: Fetch) -> Made:
         """Returns the samples of a unit when they are made, and begins them if necessary."""
@@ -141,22 +141,22 @@ class Threads:
             self._shared.watch()
         if _name(work) not in self._begun:
             self.begin(work, positions, indices, fetch)
-        made = self._begun.pop(_name(work))
+        samples = self._begun.pop(_name(work))
         for seconds in itertools.chain(LOOKS, itertools.repeat(LOOKS[-1])):
             self._begin_ahead()
-            if made.wait(seconds):
+            if samples.wait(seconds):
                 break
-            self._mark[PLACE] = made.first_missing
+            self._mark[PLACE] = samples.first_missing
         if self._shared is not None and (story := self._shared.story()) is not None:
             self._tell(story)
-        return made
+        return samples
 
     def rest(self) -> None:
         """Waits until no sample begun ahead is in progress."""
         if self._begun:
             self._mark[PLACE], self._mark[ACTIVITY] = 0, Activity.SEVERAL
-            for made in self._begun.values():
-                made.wait()
+            for samples in self._begun.values():
+                samples.wait()
 
     def _run(self) -> None:
         """Runs a thread."""
@@ -164,9 +164,9 @@ class Threads:
         current.info = WorkerInfo(info.id, info.num_workers, info.seed, info.dataset, rng, info.worker_method)
         current.rng = rng
         while True:
-            made, place, *sample = self._queue.get()
-            made.put(place, _outcome(rng, *sample))
-            del made, sample  # while it waits for the next
+            samples, place, *sample = self._queue.get()
+            samples.put(place, _outcome(rng, *sample))
+            del samples, sample  # while it waits for the next
 
 
 def _outcome(rng: SampleRNG, fetch: Fetch, key: int, position: int, index: Any) -> Any:

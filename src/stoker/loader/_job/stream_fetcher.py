@@ -75,7 +75,7 @@ class StreamFetcher:
         self._number = number
         self._init_fn = init_fn
         self._run = run
-        self._faults = faults
+        self._error_policy = faults
         self._mark = mark
         self._resumed = resumed
         self._stream: OpenStream | None = None  # that is read
@@ -124,7 +124,7 @@ class StreamFetcher:
             self._first_samples.end()
         if not samples or (self._settings.drop_last and len(samples) + left_out < wanted):
             # Faults met before the end are counted first; the end is the next unit's
-            raise NothingLeft if self._faults.has_met_any else StreamEnd
+            raise NothingLeft if self._error_policy.has_met_any else StreamEnd
         return samples
 
     @contextmanager
@@ -133,7 +133,7 @@ class StreamFetcher:
         exhausted generator is distinguished from a stream read to its end; and samples read again must be the same.
         """
         current.reading.on_resumed = lambda: None if self._stream is None else self._stream.again(seeds)
-        current.reading.on_other_samples, current.reading.leaves_out = self._others, self._faults.is_lenient
+        current.reading.on_other_samples, current.reading.leaves_out = self._others, self._error_policy.is_lenient
         current.reading.position, current.reading.draws = lambda: seeds.position, lambda: seeds.draws
         current.reading.on_read_from = lambda at: None if self._stream is None else self._stream.read_from(seeds, at)
         try:
@@ -157,18 +157,18 @@ class StreamFetcher:
         while len(samples) + left_out < wanted:
             self._mark[PLACE] = read
             self.read = read + 1
-            if self._faults.knows_any:
+            if self._error_policy.knows_any:
                 self._raise_known(read)
             try:
                 sample = self._next_sample(seeds)
             except StreamLostError:  # at the sample before, but raised only now
                 self.read = read
-                if self._faults.has_met(read - 1):
-                    self._faults.gave_up(read - 1)
+                if self._error_policy.has_met(read - 1):
+                    self._error_policy.gave_up(read - 1)
                 raise
             except Exception as error:
                 self.first = self.first if read else self._at
-                decision = self._faults.decide(read, None, self._at, error)
+                decision = self._error_policy.decide(read, None, self._at, error)
                 if decision == "raise":
                     raise
                 left_out += decision == "skip"
@@ -190,14 +190,14 @@ class StreamFetcher:
                 del sample  # or it would still be there while the next one is made
                 in_a_row = 0
             read += 1
-        left_out += self._faults.not_replaced(wanted - len(samples) - left_out)
-        self._faults.replaced_by(len(samples))
+        left_out += self._error_policy.not_replaced(wanted - len(samples) - left_out)
+        self._error_policy.replaced_by(len(samples))
         return samples, left_out
 
     def _raise_known(self, place: int) -> None:
         """Raises the fault of a sample that ends its workers. The stream cannot skip it, so the stream ends."""
         try:
-            self._faults.raise_known(at_sample(place))
+            self._error_policy.raise_known(at_sample(place))
         except Exception:
             self._ended = True
             raise
@@ -250,9 +250,9 @@ class StreamFetcher:
         settings = self._settings
         through = state is not None and state.get("through")
         several, strided = settings.num_workers > 1, state is not None and state.get("strided")
-        said = declared_by_all(self._dataset) if several else None
+        declaration = declared_by_all(self._dataset) if several else None
         # A function of the user's in each worker may have shared it out: the loader does not do it as well
-        shares = settings.shard == "auto" and (not self._init_fn or said is False) and (several or strided)
+        shares = settings.shard == "auto" and (not self._init_fn or declaration is False) and (several or strided)
         workers = max(1, settings.num_workers)
         number, guessed = self._number, self._first_samples.guessed
         share = Share(number, workers, self.notes.append, guessed, self._first_samples) if shares else None
@@ -345,19 +345,19 @@ class StreamFetcher:
             snapshots.begin()  # after this unit's
         elif not snapshots.is_due(self._ended):
             return None, True, snapshots.since()
-        return (*self._said(), None)
+        return (*self._state_if_due(), None)
 
     def asked(self, since: bytes) -> bytes | None:
         """Returns the state of the stream now, if it stands where it reported `since`; else None."""
-        return self._said()[0] if self._begun and self._snapshots.since() == since else None
+        return self._state_if_due()[0] if self._begun and self._snapshots.since() == since else None
 
-    def _said(self) -> tuple[bytes | None, bool]:
+    def _state_if_due(self) -> tuple[bytes | None, bool]:
         if not self._snapshots.are_few:
             return self.state()
         seconds, before = time.perf_counter() - self._unit_began, time.thread_time()
         state, movable = self.state()
         cost = time.thread_time() - before
-        self._snapshots.said(cost, seconds, may_wait=self._may_wait)
+        self._snapshots.measured(cost, seconds, may_wait=self._may_wait)
         return state, movable
 
     def _after_a_death(self, state: dict[str, Any]) -> dict[str, Any]:

@@ -64,14 +64,14 @@ class FirstSamples:
         if self.guess is None:  # else one of the chain's before
             self.guess, self._is_new = Guess(self._worker, streams, why), True
 
-    def shared_out(self, told: str) -> bool:
+    def shared_out(self, warning: str) -> bool:
         """Records that the loader shares the stream out, with this warning, unless there is a guess already.
 
         Returns:
             Whether the first samples of the stream are to be taken: all of it, not only the worker's share.
         """
         is_first = self.guess is None
-        self.guessed(SHARED_OUT, told)
+        self.guessed(SHARED_OUT, warning)
         return is_first
 
     @property
@@ -125,26 +125,26 @@ class Guesses:
         name = guess[1:3]
         if name in self._decided:
             return
-        found = self._pending.setdefault(name, {})
-        found[guess.worker] = guess
-        pairs = [(*pair, all(one.is_all for one in pair)) for pair in _pairs(found)]
+        guesses = self._pending.setdefault(name, {})
+        guesses[guess.worker] = guess
+        pairs = [(*pair, all(one.is_all for one in pair)) for pair in _pairs(guesses)]
         for one, other, is_all in pairs:
             if is_all and (_are_alike(one, other) or guess.streams == SHARED_OUT):
                 self._decide(one, other)
                 return
         if guess.streams == SHARED_OUT:
             return
-        if len(found) >= self._workers and all(is_all or _are_apart(one, other) for one, other, is_all in pairs):
+        if len(guesses) >= self._workers and all(is_all or _are_apart(one, other) for one, other, is_all in pairs):
             self._decide(guess)
 
     def flush(self) -> None:
         """Ends the samples of all workers."""
-        for found in list(self._pending.values()):
-            pair = list(found.values())[:2]
+        for guesses in list(self._pending.values()):
+            pair = list(guesses.values())[:2]
             if pair[0].streams == SHARED_OUT and len(pair) == 2:
                 self._decide(*pair)
                 continue
-            self._decide(*next((pair for pair in _pairs(found) if _are_alike(*pair)), list(found.values())[:1]))
+            self._decide(*next((pair for pair in _pairs(guesses) if _are_alike(*pair)), list(guesses.values())[:1]))
 
     def _decide(self, guess: Guess, twin: Guess | None = None) -> None:
         """Decides a guess for this epoch."""
@@ -168,8 +168,8 @@ class Guesses:
         self._tell(text)
 
 
-def _pairs(found: dict[int, Guess]) -> Iterator[tuple[Guess, Guess]]:
-    return itertools.combinations((found[worker] for worker in sorted(found)), 2)
+def _pairs(guesses: dict[int, Guess]) -> Iterator[tuple[Guess, Guess]]:
+    return itertools.combinations((guesses[worker] for worker in sorted(guesses)), 2)
 
 
 def _are_apart(one: Guess, other: Guess) -> bool:

@@ -68,7 +68,7 @@ class Numbered(StreamIterator[tuple[int, Any]]):
 
 
 class _Strided(StreamIterator[tuple[int, Any]]):
-    """Every n-th sample of a stream that does not ask who reads it.
+    """Every n-th sample of a stream that does not ask which worker it is in.
 
     After a resume with another number of workers some samples from its first on were given before: `left` holds the
     positions of those that were not, below `tail`, from where on none was. Every n-th of what is left is this worker's.
@@ -78,8 +78,8 @@ class _Strided(StreamIterator[tuple[int, Any]]):
         first: its first sample, if it was read, or its error.
         share: the worker's.
         state: where it goes on.
-        listens: whether to refuse a stream that asks which worker it is in; not where it declares that this means
-            nothing.
+        refuses_questions: whether to refuse a stream that asks which worker it is in. False if it declares that this
+            means nothing.
         seen: receives the first samples of the stream, those of other workers too; or None.
     """
 
@@ -89,7 +89,7 @@ class _Strided(StreamIterator[tuple[int, Any]]):
         first: list[Any],
         share: Share,
         state: State | None,
-        listens: bool,
+        refuses_questions: bool,
         seen: FirstSamples | None = None,
     ) -> None:
         self._seen = seen
@@ -99,8 +99,8 @@ class _Strided(StreamIterator[tuple[int, Any]]):
         self._left: list[int] = [] if state is None else state.get("left", [])
         self._tail: int = 0 if state is None else state.get("tail", 0)
         self._resumed = state is not None
-        self._listens = listens
-        self._asked = listens and current.asked
+        self._refuses_questions = refuses_questions
+        self._asked = refuses_questions and current.asked
         self._places = {position: place for place, position in enumerate(self._left)}
 
     def __next__(self) -> tuple[int, Any]:
@@ -115,7 +115,7 @@ class _Strided(StreamIterator[tuple[int, Any]]):
                 raise
             item = position, OTHERS
         finally:
-            self._asked = self._listens and current.asked
+            self._asked = self._refuses_questions and current.asked
         if self._asked and self._resumed:
             raise StateMismatchError(
                 "the state is of a stream that was shared out sample by sample, or read by one worker, but this "
@@ -191,11 +191,11 @@ def shared_out(
         whole one, the same in each worker. An error of the stream's passes through, and the next sample may follow.
     """
     worker, workers, tell, guess, shares = share
-    said = declared_by_all(dataset)
+    declaration = declared_by_all(dataset)
     current.reading.on_part = all_or_none() if workers > 1 else None
     current.asked = False
     if state is not None and state.get("strided"):
-        return _Strided(Numbered(dataset, state), [], share, state, listens=said is not False), True
+        return _Strided(Numbered(dataset, state), [], share, state, refuses_questions=declaration is not False), True
     if state is not None and "part" in state:
         raise other_dataset(dataset)
     if _is_cut(dataset, workers):
@@ -203,26 +203,26 @@ def shared_out(
         current.reading.on_guess = (lambda *asked: tell(_cut_and_asked(*asked))) if workers > 1 else None
         current.reading.on_idle = tell
         return Numbered(shard_of(dataset, workers, OfWorker(worker)), state), False
-    if workers > 1 and said is None and (source := shared_source(dataset)) is not None:
+    if workers > 1 and declaration is None and (source := shared_source(dataset)) is not None:
         guess(undeclared(dataset) or type(dataset).__name__, f"it holds {source}")
-        if current.reading.on_told is not None:
-            current.reading.on_told()
+        if current.reading.on_asked is not None:
+            current.reading.on_asked()
         return Numbered(dataset, state), False
     stream = Numbered(dataset, state)
     if state is not None and not state.get("merged"):
         return stream, False  # it has shared itself out when the state was saved
     opened()
     first = _first_of(stream)
-    if current.asked and said is not False:
+    if current.asked and declaration is not False:
         if workers > 1 and (streams := undeclared(dataset)):
             guess(streams, f"it {current.question} before its first sample")
         return _Asked(stream, first), False
     seen = None
-    if workers > 1 and said is None:
-        seen = shares if shares.shared_out(told := _told(dataset, workers)) else None
+    if workers > 1 and declaration is None:
+        seen = shares if shares.shared_out(warning := _sharing_warning(dataset, workers)) else None
         if seen is None:  # another part of a chain came before
-            tell(told)
-    return _Strided(stream, first, share, state, listens=said is not False, seen=seen), True
+            tell(warning)
+    return _Strided(stream, first, share, state, refuses_questions=declaration is not False, seen=seen), True
 
 
 def _first_of(stream: Iterator[Any]) -> list[Any]:
@@ -248,20 +248,21 @@ def read_again(dataset: Any, state: State | None) -> int:
     return int(state["position"]) if isinstance(stream, dict) and "seen" in stream else 0
 
 
-def is_counted(state: Any, held: bool = False) -> bool:
-    """Whether a stream that has to be read again is in this state, below others too; or, where samples are `held` by
-    the one that reads it, will be."""
+def is_counted(state: Any, holds_samples: bool = False) -> bool:
+    """Whether this state, or one below it, is of a stream that has to be read again; with `holds_samples`, whether one
+    will be, because the stream that reads it holds samples.
+    """
     if isinstance(state, list):
-        return any(is_counted(inner, held) for inner in state)
+        return any(is_counted(inner, holds_samples) for inner in state)
     if not isinstance(state, dict):
         return False
     if "seen" in state:
-        return held or bool(state["seen"])
-    held = held or "again" in state
-    if held and "source" not in state:  # at its start, of which nothing is known
+        return holds_samples or bool(state["seen"])
+    holds_samples = holds_samples or "again" in state
+    if holds_samples and "source" not in state:  # at its start, of which nothing is known
         return True
     apart = ("own", "iterator", "again")  # states of the user's own, and held samples
-    return any(is_counted(inner, held) for name, inner in state.items() if name not in apart)
+    return any(is_counted(inner, holds_samples) for name, inner in state.items() if name not in apart)
 
 
 def _cut_and_asked(stream: str, asked: str) -> str:
@@ -280,7 +281,7 @@ def most_shares(dataset: Any) -> float:
     return math.inf if number == sys.maxsize else number
 
 
-def _told(dataset: Any, workers: int) -> str:
+def _sharing_warning(dataset: Any, workers: int) -> str:
     if 1 < (shares := most_shares(dataset)) < workers:
         return (
             f"{type(dataset).__name__} has {shares:.0f} shards, too few for {workers} workers, so each of them reads "
@@ -296,10 +297,8 @@ def _told(dataset: Any, workers: int) -> str:
     )
 
 
-# Checks of streams that share themselves out among the workers: by `get_worker_info()`, or by a queue that they hold.
-#
-# A stream that reads another reports whether it has called `get_worker_info()`: see
-# `stoker.datasets.worker_share`.
+# Checks of streams that share themselves out, by `get_worker_info()` (see `stoker.datasets.worker_share`) or by a queue
+# that they hold.
 
 
 OnPart = Callable[[str, bool], None]
@@ -340,7 +339,7 @@ def all_or_none() -> OnPart:
     """
     known: set[bool] = set()
 
-    def tell(reader: str, asked: bool) -> None:
+    def check(reader: str, asked: bool) -> None:
         if asked:
             _check_kept(reader)
         known.add(asked)
@@ -352,7 +351,7 @@ def all_or_none() -> OnPart:
                 "or let all of them call it. One that calls it for another reason declares shards_itself = False."
             )
 
-    return tell
+    return check
 
 
 def _check_kept(reader: str) -> None:
@@ -372,8 +371,8 @@ def shared_source(dataset: Any) -> str | None:
     """
     there = [(sys.modules.get(module), names) for module, names in _CLASSES.items()]
     kinds = tuple(getattr(module, name) for module, names in there if module is not None for name in names)
-    for found in find_objects(dataset, kinds, _CLOSED) if kinds else ():
-        name, token = type(found).__name__, getattr(found, "_token", None)
+    for source in find_objects(dataset, kinds, _CLOSED) if kinds else ():
+        name, token = type(source).__name__, getattr(source, "_token", None)
         if token is None:
             return f"a {name} of multiprocessing"
         if getattr(token, "typeid", None) in _PROXIES:

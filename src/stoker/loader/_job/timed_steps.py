@@ -1,4 +1,5 @@
-"""The steps of a dataset's transforms, timed: of each `Compose`, whatever package it is of.
+"""Where the time of samples goes: the steps of a dataset's `Compose`, timed, whatever its package, and sampled Python
+stacks.
 
 A chain of transforms is found by its attribute `transforms`, a list or tuple of callables. In its place comes a copy
 that measures the time between two items while the chain's call iterates over it. The chain itself, its steps, their
@@ -57,10 +58,10 @@ class StepTimes:
         """Puts the lists back, with the changes that were made to them meanwhile."""
         while self._changed:
             holder, plain, timed = self._changed.pop()
-            found: Any = holder.get("transforms")
-            if found is timed:
+            transforms: Any = holder.get("transforms")
+            if transforms is timed:
                 if type(plain) is list:
-                    plain[:] = list.__iter__(found)
+                    plain[:] = list.__iter__(transforms)
                 holder["transforms"] = plain
 
     def add(self, name: str, seconds: float) -> None:
@@ -237,9 +238,9 @@ class StackSampler:
     def _run(self) -> None:
         mine = threading.get_ident()
         while not self._stop.wait(INTERVAL):
-            found = [self._folded(frame) for thread, frame in sys._current_frames().items() if thread != mine]
+            stacks = [self._folded(frame) for thread, frame in sys._current_frames().items() if thread != mine]
             with self._lock:
-                for stack in filter(None, found):
+                for stack in filter(None, stacks):
                     self._counts[stack] = self._counts.get(stack, 0) + 1
 
     def _folded(self, frame: FrameType | None) -> str:

@@ -41,9 +41,9 @@ class GivenBatch(list[Any]):
         given: the batch.
     """
 
-    def __init__(self, given: Any) -> None:
-        super().__init__(index for index in given)  # nothing else is asked of the user's object
-        self.given = self if iter(given) is given else given  # an iterator has been read now
+    def __init__(self, indices: Any) -> None:
+        super().__init__(index for index in indices)  # nothing else is asked of the user's object
+        self.given = self if iter(indices) is indices else indices  # an iterator has been read now
 
     def __reduce__(self) -> Any:
         return (list, (list(self),)) if self.given is self else (GivenBatch, (self.given,))

@@ -1,4 +1,6 @@
-"""Checks of the loader's arguments, with torch's error types and wording if torch has them."""
+"""Checks of the loader's arguments, with torch's error types and wording if torch has them, and the ranks of a
+DeviceMesh.
+"""
 
 from __future__ import annotations
 
@@ -234,8 +236,8 @@ def check_batching(batch_size: Any, shuffle: bool, sampler: Any, batch_sampler: 
 
 def asks_for_threads(context: Any) -> bool:
     """Returns whether the workers of a context are threads: its `Process` is a `threading.Thread` (MONAI's is)."""
-    made = getattr(context, "Process", None)
-    return isinstance(made, type) and issubclass(made, threading.Thread)
+    process = getattr(context, "Process", None)
+    return isinstance(process, type) and issubclass(process, threading.Thread)
 
 
 def context_of(multiprocessing_context: Any, num_workers: int) -> Any:
@@ -282,9 +284,6 @@ def _rate(name: str, value: Any) -> float:
     if not 0 <= (rate := float(value)) <= 1:  # refuses NaN too
         raise ValueError(f"{name} should be a number from 0 to 1, but got {name}={value!r}")
     return rate
-
-
-# Finds rank and number of ranks of a loader in a `torch.distributed` DeviceMesh.
 
 
 def ranks_of(mesh: Any) -> tuple[int, int]:

@@ -142,43 +142,47 @@ STOKERS = (
 """Options that torch's loader does not have."""
 
 
-def checked(given: dict[str, Any]) -> LoaderOptions:
+def checked(args: dict[str, Any]) -> LoaderOptions:
     """Returns the options of a new loader, without its samplers and its default `collate_fn`.
 
     Args:
-        given: the arguments by name. `num_workers` is a number by now.
+        args: the arguments by name. `num_workers` is a number by now.
 
     Raises:
         ValueError, TypeError, AssertionError, MissingExtraError: contradictory or impossible arguments, as torch words
             them.
     """
-    dataset, number = given["dataset"], given["num_workers"]
+    dataset, number = args["dataset"], args["num_workers"]
     is_stream = base.is_stream(dataset)
-    method = given["worker_method"]
+    method = args["worker_method"]
     argument_checks.check_choice("worker_method", method, argument_checks.METHODS)
-    argument_checks.check_workers(number, given["timeout"], given["prefetch_factor"], given["persistent_workers"])
-    threads = argument_checks.check_threads(given["threads_per_worker"], number, method, is_stream)
-    output = given["output"]
+    argument_checks.check_workers(number, args["timeout"], args["prefetch_factor"], args["persistent_workers"])
+    threads = argument_checks.check_threads(args["threads_per_worker"], number, method, is_stream)
+    output = args["output"]
     if output is None:
         output = "torch" if nominal.torch_is_wanted() else "numpy"
-    argument_checks.check_generator(given["generator"])
-    argument_checks.check_choice("seeding", given["seeding"], argument_checks.SEEDINGS)
-    argument_checks.check_choice("shard", given["shard"], argument_checks.SHARDS)
+    argument_checks.check_generator(args["generator"])
+    argument_checks.check_choice("seeding", args["seeding"], argument_checks.SEEDINGS)
+    argument_checks.check_choice("shard", args["shard"], argument_checks.SHARDS)
     argument_checks.check_output(output)
-    context = argument_checks.context_of(given["multiprocessing_context"], number)
+    context = argument_checks.context_of(args["multiprocessing_context"], number)
     if argument_checks.asks_for_threads(context):
         method = "thread"
-    seed = given["seed"]
+    seed = args["seed"]
     num_replicas, rank, batches_per_epoch = argument_checks.check_ranks(
-        given["distributed"], given["num_replicas"], given["rank"], given["batches_per_epoch"], given["mesh"]
+        args["distributed"],
+        args["num_replicas"],
+        args["rank"],
+        args["batches_per_epoch"],
+        args["mesh"],
     )
-    max_restarts = argument_checks.count("max_restarts", given["max_restarts"])
-    argument_checks.check_faults(given["on_error"], given["on_event"], given["stall_action"], kind_of(method, number))
-    max_errors, max_error_rate = check_error_budget(given["max_errors"], given["max_error_rate"])
-    quarantine = given["quarantine"]
+    max_restarts = argument_checks.count("max_restarts", args["max_restarts"])
+    argument_checks.check_faults(args["on_error"], args["on_event"], args["stall_action"], kind_of(method, number))
+    max_errors, max_error_rate = check_error_budget(args["max_errors"], args["max_error_rate"])
+    quarantine = args["quarantine"]
     of_bytes = " of bytes, such as 2**30,"
     mine = {
-        **given,
+        **args,
         "threads_per_worker": threads,
         "output": output,
         "multiprocessing_context": context,
@@ -191,10 +195,10 @@ def checked(given: dict[str, Any]) -> LoaderOptions:
         "max_errors": max_errors,
         "max_error_rate": max_error_rate,
         "quarantine": None if quarantine is None else os.path.abspath(quarantine),
-        "stall_warning": argument_checks.seconds("stall_warning", given["stall_warning"]),
-        "memory_budget": argument_checks.size("memory_budget", given["memory_budget"], of=of_bytes),
-        "max_samples_per_worker": argument_checks.size("max_samples_per_worker", given["max_samples_per_worker"]),
-        "share_heap": bool(given["share_heap"]),
+        "stall_warning": argument_checks.seconds("stall_warning", args["stall_warning"]),
+        "memory_budget": argument_checks.size("memory_budget", args["memory_budget"], of=of_bytes),
+        "max_samples_per_worker": argument_checks.size("max_samples_per_worker", args["max_samples_per_worker"]),
+        "share_heap": bool(args["share_heap"]),
         "is_stream": is_stream,
     }
     argument_checks.check_dataset(dataset, is_stream)
@@ -203,10 +207,10 @@ def checked(given: dict[str, Any]) -> LoaderOptions:
         if datapipes.is_iter(dataset):
             datapipes.set_shuffle(dataset, shuffle)
             shuffle = None
-        argument_checks.check_stream(shuffle, given["sampler"], given["batch_sampler"])
+        argument_checks.check_stream(shuffle, args["sampler"], args["batch_sampler"])
     argument_checks.check_batching(
-        given["batch_size"], bool(shuffle), given["sampler"], given["batch_sampler"], given["drop_last"]
+        args["batch_size"], bool(shuffle), args["sampler"], args["batch_sampler"], args["drop_last"]
     )
-    if given["batch_sampler"] is not None:
+    if args["batch_sampler"] is not None:
         mine["batch_size"], mine["drop_last"] = None, False
     return LoaderOptions(**mine)

@@ -1,4 +1,5 @@
-"""Finds the random generators that a dataset can reach through its attributes, its transforms and so on.
+"""Finds the random generators that a dataset can reach through its attributes and transforms, in all or for one
+sample's part.
 
 Class attributes count (MONAI's transforms share one generator), and so do module globals that the dataset's code names,
 such as `rng = np.random.default_rng(7)` at the top of a script. Every worker would otherwise have the same copy.
@@ -12,7 +13,7 @@ import random
 import types
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def find_objects(holder: object, kinds: tuple[type, ...], closed: tuple[str, ...
 
 
 def _found(holder: object, search: _Search) -> list[Any]:
-    found: list[Any] = []
+    generators: list[Any] = []
     seen = {id(holder): holder}  # keeps the objects alive, so that no id is reused
     ring = [holder]
     for _ in range(_MOST_STEPS):
@@ -69,11 +70,11 @@ def _found(holder: object, search: _Search) -> list[Any]:
                 if search.closed_packages and search.is_closed(type(child)):
                     continue
                 if len(seen) == _MOST_OBJECTS:
-                    return found
+                    return generators
                 seen[id(child)] = child
-                (found if issubclass(type(child), search.generators) else next_ring).append(child)
+                (generators if issubclass(type(child), search.generators) else next_ring).append(child)
         ring = next_ring
-    return found
+    return generators
 
 
 class _Search:
@@ -173,10 +174,10 @@ def _slots(kind: type) -> list[Any]:
     if kind in _WITHOUT_SLOTS:
         return []
     own = [vars(base).values() for base in kind.__mro__ if "__slots__" in vars(base)]
-    found = [member for members in own for member in members if type(member) is types.MemberDescriptorType]
-    if not found:
+    slots = [member for members in own for member in members if type(member) is types.MemberDescriptorType]
+    if not slots:
         _WITHOUT_SLOTS.add(kind)
-    return found
+    return slots
 
 
 def _read(holder: Any, member: Any) -> Iterator[Any]:
@@ -225,14 +226,15 @@ class SampleParts:
             return None
 
     def _routed(self, dataset: Any) -> Route:
-        held = self._held_by(dataset)
+        inner = self._held_by(dataset)
         kind = next((base.__name__ for base in type(dataset).__mro__ if "__getitem__" in vars(base)), "")
-        if held is not None and kind == "ConcatDataset":
-            return _in_concatenation(list(dataset.cumulative_sizes), [self._routed(part) for part in held])
-        if held is not None and kind == "Subset" and type(dataset.indices) in _INDICES:
-            return _in_subset(dataset.indices, self._routed(dataset.dataset))
-        if held is not None and kind in _SAME_INDEX:
-            return self._routed(held[0])
+        if inner is not None and kind == "ConcatDataset":
+            return _in_concatenation(list(dataset.cumulative_sizes), [self._routed(part) for part in inner])
+        if inner is not None and kind == "Subset" and type(dataset.indices) in _INDICES:
+            indices, route = dataset.indices, self._routed(dataset.dataset)
+            return lambda index: route(indices[index])
+        if inner is not None and kind in _SAME_INDEX:
+            return self._routed(inner[0])
         number = self._numbers.setdefault(id(dataset), len(self.parts))
         if number == len(self.parts):
             self.parts.append(dataset)
@@ -247,7 +249,3 @@ def _in_concatenation(ends: list[int], routes: list[Route]) -> Route:
         return routes[place](index - ends[place - 1] if place else index)
 
     return route
-
-
-def _in_subset(indices: Sequence[Any], inner: Route) -> Route:
-    return lambda index: inner(indices[index])

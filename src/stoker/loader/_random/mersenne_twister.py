@@ -127,11 +127,11 @@ def offset_in_torchs() -> int | None:
         fresh, public = state.numpy().tobytes(), state.numpy()
         memory = os.open("/proc/self/mem", os.O_RDONLY)  # reading this file is harmless at any address
         try:
-            found = os.pread(memory, 4096, generator._cdata)
+            content = os.pread(memory, 4096, generator._cdata)
         finally:
             os.close(memory)
-        offset = found.find(seen_in(fresh)[1][4:])
-        if offset < 20 or len(found) < offset + 2517:
+        offset = content.find(seen_in(fresh)[1][4:])
+        if offset < 20 or len(content) < offset + 2517:
             return None
         twister = TorchTwister(generator._cdata + offset)
         if twister.read() != seen_in(fresh):

@@ -94,8 +94,8 @@ class SampleSeeding:
         restore: whether the states of all generators are restored after each call, as the trainer's process needs.
         rng: the result of `sample_rng()` within the dataset.
         mark: memory in which `samples` leaves the place of the current sample (`stoker._engine.activity`).
-        held: the generators that the dataset holds, if the search ran before the worker was forked. The worker has a
-            copy of objects that it would search itself.
+        generators: the generators that the dataset holds, if the search ran before the worker was forked. The worker
+            has a copy of objects that it would search itself.
         looked_at: samples that were fetched in this process in earlier epochs.
         held_by: see `SampleParts`: of many generators, those of one part of the dataset are seeded for its samples.
         tell: reports a text to the user once.
@@ -113,7 +113,7 @@ class SampleSeeding:
         restore: bool = False,
         rng: SampleRNG | None = None,
         mark: Any = None,
-        held: list[Any] | None = None,
+        generators: list[Any] | None = None,
         looked_at: int = 0,
         held_by: HeldBy | None = None,
         tell: Callable[[str], object] | None = None,
@@ -121,7 +121,7 @@ class SampleSeeding:
         self.failed_at: int | None = None
         self._mark: Any = [*NEW_MARK] if mark is None else mark
         self._dataset = dataset
-        self._held = held
+        self._held = generators
         self._always = mode == "sample"
         self._only_rng = threads or mode == "worker"
         self._bystanders = Bystanders() if threads and mode != "worker" else None
@@ -184,7 +184,7 @@ class SampleSeeding:
         news, self._news = self._news, []
         return tuple(news)
 
-    def found(self, moved: Sequence[RandomState]) -> None:
+    def learn_moved(self, moved: Sequence[RandomState]) -> None:
         """Makes generators active that samples have drawn from elsewhere."""
         for stream in moved:
             self._activate(stream)
@@ -276,9 +276,9 @@ class SampleSeeding:
         """Returns the generators of the samples' parts, by the place of the sample."""
         assert self._parts is not None
         places = map(self._parts.of, indices)
-        found = {place: [] if part is None else self._of_parts[part] for place, part in enumerate(places)}
-        self._touched = {stream for streams in found.values() for stream in streams}
-        return found
+        touched = {place: [] if part is None else self._of_parts[part] for place, part in enumerate(places)}
+        self._touched = {stream for streams in touched.values() for stream in streams}
+        return touched
 
     def _seed_rest(self, key: int, positions: Sequence[int]) -> None:
         """Seeds generators that are too many for each sample, once an epoch, and tells the user if they are in use."""
@@ -321,7 +321,7 @@ class SampleSeeding:
         try:
             yield
         finally:
-            self.found([stream for stream, state in self._idle_states or () if stream.state() != state])
+            self.learn_moved([stream for stream, state in self._idle_states or () if stream.state() != state])
             self._take_torch()
 
     def _activate(self, stream: RandomState, is_news: bool = True) -> None:
@@ -472,7 +472,7 @@ class SampleSeeding:
         waiting = [stream for _, stream in self._waiting]
         self._others = [stream for stream in self._all() if stream not in waiting]
         me = weakref.ref(self)
-        self._rng.key, self._rng.find_position = key, lambda: 0 if (kept := me()) is None else kept._at
+        self._rng.key, self._rng.find_position = key, lambda: 0 if (seeding := me()) is None else seeding._at
         self._waiting_for, self._idle_states = key, None
         if self._first_states is not None and self._first_states[0] == key and [*self._first_states[1]] == waiting:
             for stream, state in self._first_states[1].items():
@@ -501,11 +501,11 @@ class SampleSeeding:
         self._knows_torch = loaded_torch() is not None
         before, self._found = self._found, {}
         self._waiting_for = None
-        held, self._held = self._held, None
-        held = find_generators(self._dataset) if held is None else held
+        generators, self._held = self._held, None
+        generators = find_generators(self._dataset) if generators is None else generators
         self._parts, self._in_parts, self._touched = None, [], ()
-        alone = self._alone_in_parts(held) if len(held) > _MANY else set()
-        for generator in (*global_generators().values(), *held):
+        alone = self._alone_in_parts(generators) if len(generators) > _MANY else set()
+        for generator in (*global_generators().values(), *generators):
             name = id(generator)
             stream = before[name][1] if name in before else stream_of(generator)
             if isinstance(stream, LegacyState) and not stream.is_of(generator):
@@ -537,7 +537,7 @@ class SampleSeeding:
         self._idle_states = None
         self._probes = 0 if self._always else max(self._probes, _AGAIN)
 
-    def _alone_in_parts(self, held: list[Any]) -> set[int]:
+    def _alone_in_parts(self, all_generators: list[Any]) -> set[int]:
         """Returns the generators that one part of the dataset has for itself, by `id`; no sample of another part is to
         draw from them.
         """
@@ -546,11 +546,11 @@ class SampleSeeding:
         parts = SampleParts(self._dataset[0] if type(self._dataset) is tuple else self._dataset, self._held_by)
         if len(parts.parts) < 2:
             return set()
-        known = set(map(id, held)) - {id(generator) for generator in global_generators().values()}
-        found = [known & set(map(id, find_generators(part))) for part in parts.parts]
-        count = Counter(name for names in found for name in names)
+        known = set(map(id, all_generators)) - {id(generator) for generator in global_generators().values()}
+        generators = [known & set(map(id, find_generators(part))) for part in parts.parts]
+        count = Counter(name for names in generators for name in names)
         alone = {name for name, number in count.items() if number == 1}
-        self._parts, self._in_parts = parts, [sorted(names & alone) for names in found]
+        self._parts, self._in_parts = parts, [sorted(names & alone) for names in generators]
         return alone
 
     def _torch_is_new(self) -> bool:
@@ -607,8 +607,8 @@ def weakly(method: Callable[..., None]) -> Callable[..., None]:
     weak = weakref.WeakMethod(method)
 
     def called(*values: object) -> None:
-        if (kept := weak()) is not None:
-            kept(*values)
+        if (method := weak()) is not None:
+            method(*values)
 
     return called
 

@@ -57,8 +57,8 @@ class SharedGenerators:
         return _STORY.format(" and ".join(moved), self._threads) if moved else None
 
     def _all(self) -> list[tuple[str, RandomState]]:
-        held = [("one that the dataset holds", stream) for stream in self._held]
-        return held + [(f"{whose}'s global one", stream) for whose, stream in self._globals.items()]
+        streams = [("one that the dataset holds", stream) for stream in self._held]
+        return streams + [(f"{whose}'s global one", stream) for whose, stream in self._globals.items()]
 
 
 class Bystanders:

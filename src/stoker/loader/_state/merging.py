@@ -38,10 +38,10 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         StateMismatchError: the states are of different loaders or epochs, one is missing, or the streams do not name
             their shards.
     """
-    given, named = _of_each_rank(states)
-    if not given:
+    whole, named = _of_each_rank(states)
+    if not whole:
         raise ValueError("merge_states needs the state of each rank, and got none")
-    read = [schema.unpacked(state) for state in given]
+    read = [schema.unpacked(state) for state in whole]
     is_stream = read[0][2].get("order") == "stream"
     if is_stream and all(kind.get("num_shards") is not None for _, _, kind in read):
         read = _one_of_each_part(read)
@@ -74,7 +74,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                 "the stream name its shards (see the guide on resuming)."
             )
     batches = max(place.batches for place in places)
-    return schema.packed(first, schema.Place(batches=batches, told=places[0].told, workers=together(streams)), kinds[0])
+    place = schema.Place(batches=batches, epochs_ahead=places[0].epochs_ahead, workers=together(streams))
+    return schema.packed(first, place, kinds[0])
 
 
 def of_rank(state: Mapping[str, Any], here: Callable[[], schema.Rank], strict: bool) -> tuple[Mapping[str, Any], bool]:
@@ -110,13 +111,13 @@ def of_rank(state: Mapping[str, Any], here: Callable[[], schema.Rank], strict: b
 def _of_each_rank(states: Iterable[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[schema.Rank]]:
     """Returns the states of single ranks, each once, of states that may hold several, and the ranks if all are
     named."""
-    given: list[Mapping[str, Any]] = []
+    whole: list[Mapping[str, Any]] = []
     named: dict[schema.Rank, Mapping[str, Any]] = {}
     for state in states:
         parts = schema.states_by_rank(state)
         named |= parts
-        given += [] if parts else [state]
-    return [*given, *named.values()], [] if given else list(named)
+        whole += [] if parts else [state]
+    return [*whole, *named.values()], [] if whole else list(named)
 
 
 def _one_of_each_part(read: list[_Read]) -> list[_Read]:
@@ -125,10 +126,10 @@ def _one_of_each_part(read: list[_Read]) -> list[_Read]:
     Raises:
         StateMismatchError: two ranks are at different places of the same part.
     """
-    kept: dict[Any, _Read] = {}
+    parts: dict[Any, _Read] = {}
     for epoch, place, kind in read:
         part = kind.get("index"), kind["num_shards"]
-        first, at, _ = kept.setdefault(part, (epoch, place, kind))
+        first, at, _ = parts.setdefault(part, (epoch, place, kind))
         if (first, at.batches) != (epoch, place.batches) or not _alike(at.workers, place.workers):
             raise StateMismatchError(
                 f"these states are not of one step of one run: two ranks read part {part[0]} of {part[1]}, and are at "
@@ -136,7 +137,7 @@ def _one_of_each_part(read: list[_Read]) -> list[_Read]:
                 "part of its own (the index of shard), or save the states of ranks that read the same part at the "
                 "same step."
             )
-    return list(kept.values())
+    return list(parts.values())
 
 
 def _check_complete(of: str, numbers: list[tuple[Any, Any]]) -> None:
@@ -145,9 +146,9 @@ def _check_complete(of: str, numbers: list[tuple[Any, Any]]) -> None:
         return
     total = next(total for _, total in numbers if total is not None)
     if sorted(map(str, numbers)) != sorted(str((number, total)) for number in range(total)):
-        told = ", ".join(f"{number} of {total}" for number, total in numbers[:16])
+        ranks = ", ".join(f"{number} of {total}" for number, total in numbers[:16])
         raise StateMismatchError(
-            f"merge_states needs the state of each rank once, and got those of {told} ({of}). The samples of a rank "
+            f"merge_states needs the state of each rank once, and got those of {ranks} ({of}). The samples of a rank "
             "whose state is missing would come again."
         )
 
@@ -168,9 +169,9 @@ def _check_same(facts: list[dict[str, Any]]) -> None:
     for name in dict.fromkeys(itertools.chain.from_iterable(facts)):
         values = [fact.get(name) for fact in facts]
         if not all(_alike(value, values[0]) for value in values):
-            told = ", ".join(f"{value!r:.60}" for value in values[:16])
+            shown = ", ".join(f"{value!r:.60}" for value in values[:16])
             raise StateMismatchError(
-                f"these states are not of one step of one run: {name} is {told}. Save all ranks' states at the same "
+                f"these states are not of one step of one run: {name} is {shown}. Save all ranks' states at the same "
                 "step, and before one of them begins the next epoch; give the loaders of all ranks the same seed=."
             )
 

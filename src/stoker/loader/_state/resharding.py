@@ -1,4 +1,6 @@
-"""Converts the states of streams that workers have divided among themselves to another number of workers."""
+"""Converts the states of divided streams to another number of workers, and decides when a worker reports a costly
+state.
+"""
 
 from __future__ import annotations
 
@@ -282,11 +284,9 @@ def drawn_in(state: State) -> dict[str, int]:
     return dict(state.get("drawn", dict.fromkeys(GLOBALS, -1)))
 
 
-# When a worker's stream says its state, if that is a state of the user's, which may take long.
-#
-# It says it after each unit while that costs little, else after every n-th. The answers between tell how many samples
-# were read since, and their fingerprint: a resumed stream reads these again and compares. Without workers the stream
-# is asked when the loader's own state is asked for.
+# When a worker reports the state of a user's stream, which may be slow to take: after each unit while that costs
+# little, else after every n-th. The answers between hold the number of samples read since and their fingerprint: a
+# resumed stream reads these again and compares. Without workers the state is taken when the loader's own is.
 
 
 FREE = 2e-4
@@ -357,7 +357,7 @@ class Snapshots:
         self._left -= 1
         return False
 
-    def said(self, cost: float, seconds: float, may_wait: bool) -> None:
+    def measured(self, cost: float, seconds: float, may_wait: bool) -> None:
         """Records a state.
 
         Args:
@@ -378,9 +378,9 @@ class Snapshots:
         return pickle.dumps({"read": self._read, "print": self._print.now}, 5)
 
 
-def state_of(said: bytes) -> dict[str, Any]:
+def state_of(data: bytes) -> dict[str, Any]:
     """Returns the state of a stream from a worker's bytes: with what was read since as `again`, if there is any."""
-    file = io.BytesIO(said)
+    file = io.BytesIO(data)
     state: dict[str, Any] = pickle.load(file)
     since = file.read()
     return {**state, "again": pickle.loads(since)} if since else state

@@ -44,7 +44,7 @@ class Place(NamedTuple):
         over: whether that sampler has ended, and `mark` is its state after its end.
         generators: for a sampler without a state, states of the generators that it draws from: before `iter()`, and
             before its first step if that was taken. See `loader/_epoch/sampler_walk.py`.
-        told: for each object with `set_epoch`, by how much the epoch passed to it is ahead of the loader's.
+        epochs_ahead: for each object with `set_epoch`, by how much the epoch passed to it is ahead of the loader's.
         workers: states of the workers' streams.
         turn: the next worker in turn.
         order: the number from which the order follows, if the epoch has one beside its seed.
@@ -65,7 +65,7 @@ class Place(NamedTuple):
     mark: Any = None
     over: bool = False
     generators: tuple[Any, Any] | None = None
-    told: tuple[tuple[str, int], ...] = ()
+    epochs_ahead: tuple[tuple[str, int], ...] = ()
     workers: list[Any] | None = None
     turn: int = 0
     order: int | None = None
@@ -135,18 +135,15 @@ def packed(epoch: int, place: Place, kind: dict[str, Any], rank: Rank | None = N
         )
     head: dict[str, Any] = {"epoch": epoch, "seed": place.seed, "batches": place.batches, "position": place.position}
     head |= {"ahead": sorted(place.ahead), "kind": kind}
-    said = {"sampler": place.mark, "generators": place.generators, "workers": place.workers, "past": place.past}
-    said |= {"order": place.order, "root": place.root, "before": place.before}
-    said["given"] = [packed_batch(batch) for batch in place.given] or None
-    below = {name: value for name, value in said.items() if value is not None}
-    counted = {"over": place.over, "told": place.told, "turn": place.turn}
+    fields = {"sampler": place.mark, "generators": place.generators, "workers": place.workers, "past": place.past}
+    fields |= {"order": place.order, "root": place.root, "before": place.before}
+    fields["given"] = [packed_batch(batch) for batch in place.given] or None
+    below = {name: value for name, value in fields.items() if value is not None}
+    counted = {"over": place.over, "told": place.epochs_ahead, "turn": place.turn}
     counted |= {"undrawn": place.undrawn, "through": place.through, "drawn": place.drawn}
     below |= {name: value for name, value in counted.items() if value}
-    return {"stoker": VERSION, **head, _name_for(rank): _as_one(head | below)}
-
-
-def _name_for(rank: Rank | None) -> str:
-    return "below" if rank is None else f"rank {rank[0]} of {rank[1]}"
+    key = "below" if rank is None else f"rank {rank[0]} of {rank[1]}"
+    return {"stoker": VERSION, **head, key: _as_one(head | below)}
 
 
 def _as_one(values: dict[str, Any]) -> Any:
@@ -170,9 +167,9 @@ def states_by_rank(state: Any) -> dict[Rank, State]:
     """
     if not isinstance(state, Mapping) or "below" in state:
         return {}
-    found = {name: match for name in state if isinstance(name, str) and (match := _OF_RANK.fullmatch(name))}
-    common = {name: value for name, value in state.items() if name not in found}
-    return {(int(match[1]), int(match[2])): {**common, "below": state[name]} for name, match in found.items()}
+    matches = {name: match for name in state if isinstance(name, str) and (match := _OF_RANK.fullmatch(name))}
+    common = {name: value for name, value in state.items() if name not in matches}
+    return {(int(match[1]), int(match[2])): {**common, "below": state[name]} for name, match in matches.items()}
 
 
 def join_states(states: Iterable[Mapping[str, Any]]) -> State:
@@ -192,9 +189,9 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         StateFormatError: the state is damaged, not a state of Stoker's, or of a newer format.
     """
     if not isinstance(state, Mapping) or "stoker" not in state:
-        found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+        content = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
         raise StateFormatError(
-            f"this is no state of a Stoker loader: a dictionary from state_dict() was expected, not {found}. A state "
+            f"this is no state of a Stoker loader: a dictionary from state_dict() was expected, not {content}. A state "
             "of torchdata's StatefulDataLoader cannot be taken over."
         )
     if state["stoker"] != VERSION:
@@ -210,21 +207,21 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
     epoch, batches, position = (_count(head, name) for name in ("epoch", "batches", "position"))
     seed = None if head["seed"] is None else _count(head, "seed")
     kind, ahead, past = head["kind"], head["ahead"], below.get("past")
-    generators, told, workers = below.get("generators"), below.get("told", ()), below.get("workers")
+    generators, epochs_ahead, workers = below.get("generators"), below.get("told", ()), below.get("workers")
     before, pending = below.get("before"), below.get("given", ())
     if (
         not isinstance(kind, Mapping)
         or not isinstance(ahead, (list, tuple))
         or not all(isinstance(number, int) and number >= batches for number in ahead)
         or not (generators is None or _is_list(generators, 2))
-        or not (_is_list(told) and all(_is_list(pair, 2) and isinstance(pair[1], int) for pair in told))
+        or not (_is_list(epochs_ahead) and all(_is_list(pair, 2) and isinstance(pair[1], int) for pair in epochs_ahead))
         or not (workers is None or (_is_list(workers) and workers))
         or not (before is None or _is_list(before))
         or not _is_list(drawn := below.get("drawn", ()))
         or not _is_list(pending)
         or not (past is None or _is_list(past))
     ):
-        raise StateFormatError(f"the state is damaged: {_shown(state)}")
+        raise StateFormatError(f"the state is damaged: {json.dumps(dict(state), default=repr)[:200]}")
     place = Place(
         seed=seed,
         batches=batches,
@@ -233,7 +230,7 @@ def unpacked(state: Mapping[str, Any]) -> tuple[int, Place, dict[str, Any]]:
         mark=below.get("sampler"),
         over=bool(below.get("over")),
         generators=None if generators is None else (generators[0], generators[1]),
-        told=tuple((name, number) for name, number in told),
+        epochs_ahead=tuple((name, number) for name, number in epochs_ahead),
         workers=None if workers is None else list(workers),
         turn=_count(below, "turn") if "turn" in below else 0,
         order=_count(below, "order") if "order" in below else None,
@@ -290,10 +287,10 @@ def check_fits(theirs: dict[str, Any], ours: dict[str, Any], ahead: bool) -> Non
         ours.pop("num_shards", None), ours.pop("index", None)
     names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
     if names:
-        told = "; ".join(f"{name} was {theirs.get(name)!r} and is {ours.get(name)!r}" for name in names)
+        differences = "; ".join(f"{name} was {theirs.get(name)!r} and is {ours.get(name)!r}" for name in names)
         raise StateMismatchError(
-            f"the state does not fit this loader: {told}. Make the loader as it was when the state was saved, or pass "
-            "strict=False if you know that the order is the same."
+            f"the state does not fit this loader: {differences}. Make the loader as it was when the state was saved, "
+            "or pass strict=False if you know that the order is the same."
         )
 
 
@@ -319,14 +316,9 @@ def _count(state: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _shown(state: Mapping[str, Any]) -> str:
-    return json.dumps(dict(state), default=repr)[:200]
-
-
-# Batches of indices that a sampler has given and that were not delivered yet, as plain values of a state.
-#
-# Numbers, texts and tuples of them come back as they were, NumPy's numbers and torch's tensors too. Indices of any
-# other kind have no such form: a state before the first batch holds them as they are.
+# Undelivered batches of a sampler's indices, as plain values of a state. Numbers, texts, tuples of them, and NumPy's
+# and torch's numbers are restored as they were. Other indices have no such form: a state before the first batch holds
+# them unchanged.
 
 
 _PLAIN = {int, float, bool, str, type(None)}

@@ -111,10 +111,10 @@ class ArrayDataset(Dataset[Any]):
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a sample")
         raw = raw_rows(dtype, shape, offset)
-        found = places_of(_without_slash(places), "array files", storage_options, may_be_folders=True)
-        self.paths = [shown(place) for place in found]
-        storage = storage_of(found, storage_options, cache, cache_size)
-        files = [_chosen(contents, keys) for contents in contents_of_all(found, storage, raw)]
+        paths = places_of(_without_slash(places), "array files", storage_options, may_be_folders=True)
+        self.paths = [shown(place) for place in paths]
+        storage = storage_of(paths, storage_options, cache, cache_size)
+        files = [_chosen(contents, keys) for contents in contents_of_all(paths, storage, raw)]
         for file in files[1:]:
             _check_alike(files[0], file)
         rows = [_rows(file) for file in files]
@@ -247,17 +247,18 @@ def _unreadable(key: str, file: FileContents) -> ArrayFileError:
     return ArrayFileError(f"{file.unreadable[key]}{hint}")
 
 
-def _missing(key: str, held: list[str], path: str) -> MissingKeyError:
-    close = difflib.get_close_matches(str(key), held)
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"it has {', '.join(map(repr, held[:20]))}"
+def _missing(key: str, keys: list[str], path: str) -> MissingKeyError:
+    close = difflib.get_close_matches(str(key), keys)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"it has {', '.join(map(repr, keys[:20]))}"
     return MissingKeyError(f"{path} has no array {key!r}: {hint}")
 
 
 def _check_alike(first: FileContents, file: FileContents) -> None:
     if first.arrays.keys() != file.arrays.keys():
-        said = [", ".join(map(repr, list(each.arrays)[:20])) for each in (first, file)]
+        key_lists = [", ".join(map(repr, list(each.arrays)[:20])) for each in (first, file)]
         raise SchemaMismatchError(
-            f"{first.path} holds {said[0]} and {file.path} holds {said[1]}: choose arrays that both have by keys="
+            f"{first.path} holds {key_lists[0]} and {file.path} holds {key_lists[1]}: choose arrays that both have by "
+            "keys="
         )
     for key, stored in first.arrays.items():
         if stored.said() != file.arrays[key].said():
@@ -272,9 +273,9 @@ def _rows(file: FileContents) -> int:
     """Returns the number of rows of a file."""
     lengths = {key: stored.shape[0] for key, stored in file.arrays.items()}
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{key!r} {length:,}" for key, length in list(lengths.items())[:20])
+        shown = ", ".join(f"{key!r} {length:,}" for key, length in list(lengths.items())[:20])
         raise ValueError(
-            f"the arrays of {file.path} have different numbers of rows ({said}): name those that go together"
+            f"the arrays of {file.path} have different numbers of rows ({shown}): name those that go together"
         )
     return next(iter(lengths.values()))
 

@@ -1,4 +1,4 @@
-"""Headers of `.npy` files and of the members of `.npz` archives."""
+"""Headers of array files: `.npy`, members of `.npz`, safetensors; and files of numbers without a header."""
 
 from __future__ import annotations
 
@@ -193,9 +193,6 @@ def _none(path: str, size: int, why: str) -> ArrayFileError:
     return ArrayFileError(
         f"{path} ({size:,} bytes) is no complete safetensors file: {why}. Was it written and copied completely?"
     )
-
-
-# Files of numbers without a header.
 
 
 class RawRows(NamedTuple):

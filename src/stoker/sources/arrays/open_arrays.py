@@ -1,4 +1,4 @@
-"""The array files that a process has open."""
+"""The array files that a process has open, and the reader of each format."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ class OpenArrays:
             FileChangedError: it was changed since the dataset was made.
             ArrayFileError: it is damaged.
         """
-        found = self._open.get(number)
-        if found is None:
-            found = self._opened(number)
+        arrays = self._open.get(number)
+        if arrays is None:
+            arrays = self._opened(number)
             for oldest in list(self._open)[: max(0, len(self._open) - MOST_MAPPED + 1)]:
                 self._open.pop(oldest, None)  # unmapped when the last reader drops it
-            self._open[number] = found
-        return found
+            self._open[number] = arrays
+        return arrays
 
     def _opened(self, number: int) -> list[Rows]:
         file = self._files[number]

@@ -1,4 +1,6 @@
-"""The places of the arrays of a file, known without reading its numbers."""
+"""The places of the arrays of a file, known without reading its numbers, and their rows in stores, in memory or in a
+memory map.
+"""
 
 from __future__ import annotations
 
@@ -85,10 +87,10 @@ class FileContents(NamedTuple):
     storage: Storage | None = None
     unreadable: Mapping[str, ArrayFileError] = MappingProxyType({})
 
-    def holding(self, found: Found) -> FileContents:
+    def holding(self, stored: Found) -> FileContents:
         """Returns the file with what was found in it."""
-        arrays = {key: array for key, array in found.items() if isinstance(array, StoredArray)}
-        unreadable = {key: error for key, error in found.items() if isinstance(error, ArrayFileError)}
+        arrays = {key: array for key, array in stored.items() if isinstance(array, StoredArray)}
+        unreadable = {key: error for key, error in stored.items() if isinstance(error, ArrayFileError)}
         return self._replace(arrays=arrays, unreadable=unreadable)
 
     def __repr__(self) -> str:
@@ -166,8 +168,8 @@ class StoredRows:
 
     def row(self, row: int) -> Any:
         """Returns a row in memory of its own, in the byte order of this machine."""
-        (found,) = self._read([(row, row + 1)])
-        return np.array(found[0], self._stored.row_dtype)[()]
+        (data,) = self._read([(row, row + 1)])
+        return np.array(data[0], self._stored.row_dtype)[()]
 
     def take(self, rows: Indices, out: Array) -> None:
         """Writes rows, counted from 0, into `out`."""
@@ -178,9 +180,9 @@ class StoredRows:
         order = np.argsort(rows, kind="stable")
         in_order, places = rows[order], places[order]
         for spans in self._spans(in_order.tolist()):
-            for (first, end), found in zip(spans, self._read(spans), strict=True):
+            for (first, end), data in zip(spans, self._read(spans), strict=True):
                 begin, stop = np.searchsorted(in_order, (first, end)).tolist()
-                out[places[begin:stop]] = found[in_order[begin:stop] - first]
+                out[places[begin:stop]] = data[in_order[begin:stop] - first]
 
     def _spans(self, rows: list[int]) -> Iterator[list[tuple[int, int]]]:
         """Yields ascending rows as first and end of what is read together, some at a time."""
@@ -212,14 +214,14 @@ class StoredRows:
             return [np.empty((end - first, *stored.shape[1:]), stored.dtype) for first, end in spans]
         ranges = [(stored.begin + first * size, stored.begin + end * size) for first, end in spans]
         at_once = getattr(self._file, "read_ranges", None)
-        found = at_once(ranges) if at_once else [self._file.read(begin, end - begin) for begin, end in ranges]
+        blocks = at_once(ranges) if at_once else [self._file.read(begin, end - begin) for begin, end in ranges]
         if self._file.version != self._contents.version or any(
-            len(data) != end - begin for data, (begin, end) in zip(found, ranges, strict=True)
+            len(data) != end - begin for data, (begin, end) in zip(blocks, ranges, strict=True)
         ):
             raise changed(self._contents, self._file.version.size)
         return [
             np.frombuffer(data, stored.dtype).reshape(end - first, *stored.shape[1:])
-            for data, (first, end) in zip(found, spans, strict=True)
+            for data, (first, end) in zip(blocks, spans, strict=True)
         ]
 
 
@@ -233,9 +235,6 @@ def check_rows_are_together(contents: FileContents) -> None:
                 "would be read number by number: write it with numpy.ascontiguousarray, or copy the file to a local "
                 "disk."
             )
-
-
-# Rows of arrays that lie in memory or in a memory map.
 
 
 class MappedFile:

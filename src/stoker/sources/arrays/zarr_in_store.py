@@ -50,10 +50,10 @@ class StoredZarr:
 
     def _check_version(self) -> None:
         try:
-            found = self._storage.open(self._metadata).version
+            version = self._storage.open(self._metadata).version
         except FileNotFoundError as error:
             raise changed(self._file.versioned) from error
-        if found != self._file.version:
+        if version != self._file.version:
             raise changed(self._file.versioned)
 
 

@@ -30,8 +30,8 @@ def metadata_file(path: str) -> str:
         ArrayFileError: there is none.
     """
     for name in FILES:
-        if os.path.exists(found := os.path.join(path, name)):
-            return found
+        if os.path.exists(file := os.path.join(path, name)):
+            return file
     raise ArrayFileError(f"the folder {path} is no Zarr array or group: it has none of {', '.join(FILES)}")
 
 
@@ -55,7 +55,7 @@ def zarr_arrays(path: str) -> Found:
     """
     if (stored := _array(path)) is not None:
         return {PLAIN: stored}
-    return {os.path.relpath(folder, path): found for folder, found in _below(path)}
+    return {os.path.relpath(folder, path): array for folder, array in _below(path)}
 
 
 def zarr_in_store(place: str, storage: Storage) -> FileContents:
@@ -77,42 +77,42 @@ def zarr_in_store(place: str, storage: Storage) -> FileContents:
     else:
         raise ArrayFileError(f"{name} is no Zarr array or group: it has none of {', '.join(FILES)}")
     metadata = f"{name}/{file}"
-    held = parsed(metadata, opened.read(0, opened.version.size))
-    stored = described(metadata, held)
-    found: Found = {PLAIN: stored} if stored is not None else _of_group(place, name, metadata, held, storage)
-    return FileContents(name, metadata, opened.version, {}, True, place, storage).holding(found)
+    fields = parsed(metadata, opened.read(0, opened.version.size))
+    stored = described(metadata, fields)
+    arrays: Found = {PLAIN: stored} if stored is not None else _of_group(place, name, metadata, fields, storage)
+    return FileContents(name, metadata, opened.version, {}, True, place, storage).holding(arrays)
 
 
-def _of_group(place: str, name: str, metadata: str, held: dict[str, Any], storage: Storage) -> Found:
+def _of_group(place: str, name: str, metadata: str, fields: dict[str, Any], storage: Storage) -> Found:
     """Returns the arrays of a group: its folder cannot be listed."""
     try:
         if metadata.endswith(".zgroup"):
             file = storage.open(url_below(place, ".zmetadata"))
             entries = parsed(f"{name}/.zmetadata", file.read(0, file.version.size))["metadata"]
         else:
-            entries = {f"{key}/zarr.json": entry for key, entry in held["consolidated_metadata"]["metadata"].items()}
+            entries = {f"{key}/zarr.json": entry for key, entry in fields["consolidated_metadata"]["metadata"].items()}
         names = sorted((entry for entry in entries if entry.endswith(FILES)), key=lambda entry: entry.split("/"))
-        found = [(entry, _described_or_error(f"{name}/{entry}", entries[entry])) for entry in names]
+        arrays = [(entry, _described_or_error(f"{name}/{entry}", entries[entry])) for entry in names]
     except (FileNotFoundError, KeyError, TypeError, AttributeError) as error:
         raise ArrayFileError(
             f"{name} is a Zarr group without consolidated metadata, so that its arrays are not known: name one, for "
             f"instance {name}/x, or write the metadata with zarr.consolidate_metadata."
         ) from error
     return {
-        entry.rpartition("/")[0]: stored for entry, stored in found if stored is not None and not _is_number(stored)
+        entry.rpartition("/")[0]: stored for entry, stored in arrays if stored is not None and not _is_number(stored)
     }
 
 
-def _described_or_error(file: str, held: Any) -> StoredArray | ArrayFileError | None:
+def _described_or_error(file: str, fields: Any) -> StoredArray | ArrayFileError | None:
     try:
-        return described(file, held)
+        return described(file, fields)
     except ArrayFileError as error:
         return error
 
 
-def _is_number(found: StoredArray | ArrayFileError) -> bool:
+def _is_number(array: StoredArray | ArrayFileError) -> bool:
     """Returns whether an array of a group has no dimension: that is left out."""
-    return isinstance(found, StoredArray) and not found.shape
+    return isinstance(array, StoredArray) and not array.shape
 
 
 def url_below(place: str, key: str) -> str:
@@ -126,15 +126,15 @@ def url_below(place: str, key: str) -> str:
 def _below(path: str) -> Iterator[tuple[str, StoredArray | ArrayFileError]]:
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
         if entry.is_dir() and any(os.path.exists(os.path.join(entry.path, name)) for name in FILES):
-            found: StoredArray | ArrayFileError | None
+            array: StoredArray | ArrayFileError | None
             try:
-                found = _array(entry.path)
+                array = _array(entry.path)
             except ArrayFileError as error:
-                found = error
-            if found is None:
+                array = error
+            if array is None:
                 yield from _below(entry.path)
-            elif not _is_number(found):
-                yield entry.path, found
+            elif not _is_number(array):
+                yield entry.path, array
 
 
 def _array(path: str) -> StoredArray | None:
@@ -151,34 +151,34 @@ def parsed(file: str, data: bytes) -> dict[str, Any]:
         ArrayFileError: it holds something else.
     """
     try:
-        held = json.loads(data)
-        if not isinstance(held, dict):
-            raise TypeError(f"it holds {type(held).__name__}")
-        return held
+        fields = json.loads(data)
+        if not isinstance(fields, dict):
+            raise TypeError(f"it holds {type(fields).__name__}")
+        return fields
     except (ValueError, TypeError) as error:
         raise _unreadable(file, error) from error
 
 
-def described(file: str, held: dict[str, Any]) -> StoredArray | None:
+def described(file: str, fields: dict[str, Any]) -> StoredArray | None:
     """Returns the array that a metadata file describes; None for a group.
 
     Args:
         file: its name.
-        held: its contents.
+        fields: its contents.
 
     Raises:
         ArrayFileError: it does not describe an array of numbers.
     """
     try:
-        if file.endswith(".zgroup") or held.get("node_type") == "group":
+        if file.endswith(".zgroup") or fields.get("node_type") == "group":
             return None
-        shape = tuple(map(int, held["shape"]))
+        shape = tuple(map(int, fields["shape"]))
         if file.endswith(".zarray"):
-            if not isinstance(held["dtype"], str):
-                raise TypeError(f"its dtype is {held['dtype']}, and only numbers are read")
-            dtype, chunks = np.dtype(held["dtype"]), held["chunks"]
+            if not isinstance(fields["dtype"], str):
+                raise TypeError(f"its dtype is {fields['dtype']}, and only numbers are read")
+            dtype, chunks = np.dtype(fields["dtype"]), fields["chunks"]
         else:
-            dtype, chunks = _dtype_of_v3(held["data_type"]), _chunks_of_v3(held)
+            dtype, chunks = _dtype_of_v3(fields["data_type"]), _chunks_of_v3(fields)
         if dtype.kind not in "biufc":
             raise TypeError(f"its dtype is {dtype}, and only numbers are read")
         return StoredArray(dtype, shape, chunk_rows=int(chunks[0]) if shape else 0)
@@ -198,9 +198,9 @@ def _dtype_of_v3(name: Any) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def _chunks_of_v3(held: dict[str, Any]) -> Any:
+def _chunks_of_v3(fields: dict[str, Any]) -> Any:
     """Returns the shape of the chunks that are decompressed: in shards, of those inside."""
-    for codec in held.get("codecs", ()):
+    for codec in fields.get("codecs", ()):
         if codec["name"] == "sharding_indexed":
             return codec["configuration"]["chunk_shape"]
-    return held["chunk_grid"]["configuration"]["chunk_shape"]
+    return fields["chunk_grid"]["configuration"]["chunk_shape"]

@@ -1,4 +1,4 @@
-"""Rows of a Zarr array, with a cache of decompressed chunks."""
+"""Rows of a Zarr array, with a cache of decompressed chunks, read without the threads of zarr's own event loop."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class ChunkCache:
     def get(self, key: tuple[Any, int]) -> Array | None:
         """Returns a chunk; None if it is not held."""
         with self._lock:
-            found = self._held.pop(key, None)
-            if found is not None:
-                self._held[key] = found  # now the last one
-            return found
+            chunk = self._held.pop(key, None)
+            if chunk is not None:
+                self._held[key] = chunk  # now the last one
+            return chunk
 
     def add(self, key: tuple[Any, int], chunk: Array) -> None:
         """Keeps a chunk, and drops those that were not used for longest."""
@@ -200,9 +200,6 @@ def zarr_module() -> Any:
     return zarr.api.asynchronous
 
 
-# Runs a coroutine to its end without starting a thread: a fork would leave the threads of zarr's own loop behind.
-
-
 class _AtOnce(ThreadPoolExecutor):
     """Calls each function in the thread that submits it."""
 
@@ -228,18 +225,18 @@ def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """
     if not _runs_a_loop():
         return _run(coroutine)
-    found: Future[Any] = Future()
+    future: Future[Any] = Future()
 
     def run() -> None:
         try:
-            found.set_result(_run(coroutine))
+            future.set_result(_run(coroutine))
         except BaseException as error:
-            found.set_exception(error)
+            future.set_exception(error)
 
     beside = threading.Thread(target=run, name="stoker: one read of zarr")
     beside.start()
     beside.join()
-    return found.result()
+    return future.result()
 
 
 def _runs_a_loop() -> bool:

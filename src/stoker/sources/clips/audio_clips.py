@@ -120,21 +120,21 @@ class AudioClips(ClipsOfFiles):
                     f"{file.name} is shorter than a clip: it has {total / rate:g} seconds, and seconds="
                     f'{self._cut.seconds:g}. Leave it out, make clips shorter, or fill up with short="pad".'
                 )
-            found = min(length, total - start)
+            frames = min(length, total - start)
             begin = exact_start(sound, opened, start, total)
             if sound.seekable():
                 sound.seek(begin)
             # Once: behind each read of its own, the library seeks
-            data = sound.read(start - begin + found, dtype="float32", always_2d=True)[start - begin :]
-            if len(data) != found:
+            data = sound.read(start - begin + frames, dtype="float32", always_2d=True)[start - begin :]
+            if len(data) != frames:
                 raise MediaFileError(
                     f"{file.name} ends after {start + len(data):,} frames, and its header promises {total:,}: it is "
                     "truncated or damaged"
                 )
         audio = np.zeros((1 if self._mono else data.shape[1], length), np.float32)
-        audio[:, :found] = data.mean(axis=1) if self._mono else data.T
+        audio[:, :frames] = data.mean(axis=1) if self._mono else data.T
         sample = {"audio": audio, "sample_rate": rate, "start": start / rate}
-        return {**sample, "length": found} if self._cut.pads else sample
+        return {**sample, "length": frames} if self._cut.pads else sample
 
 
 @contextmanager
@@ -169,8 +169,9 @@ def _opened(file: ClipFile, whole: bool) -> Iterator[tuple[OpenClipFile, Any, in
                     )
                 yield contents, sound, frames
     except soundfile.SoundFileError as error:
+        reason = str(getattr(error, "error_string", error)).strip(" .")  # without the path
         raise MediaFileError(
-            f"{name} ({size:,} bytes) cannot be read: {_said(error)}. Is it an audio file, and was it written and "
+            f"{name} ({size:,} bytes) cannot be read: {reason}. Is it an audio file, and was it written and "
             f"copied completely? libsndfile reads {', '.join(soundfile.available_formats())}."
         ) from error
 
@@ -182,11 +183,6 @@ def _for_library(file: OpenClipFile, whole: bool) -> Any:
     if file.path is not None and not begin:
         return os.fsencode(file.path)
     return io.BytesIO(file.read(begin, size - begin)) if whole and size <= HELD else file.stream(begin)
-
-
-def _said(error: Exception) -> str:
-    """Returns the message of the library, without the path that its text begins with."""
-    return str(getattr(error, "error_string", error)).strip(" .")
 
 
 def _soundfile() -> Any:

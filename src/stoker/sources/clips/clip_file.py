@@ -1,4 +1,4 @@
-"""A file of clips: one of this machine, which the libraries open by its path, or one of a store."""
+"""A file of clips, of this machine or of a store, and the size that its own header states."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ class OpenClipFile:
             return self._file.read(begin, length)
         place = self._stream.tell()  # where the library goes on
         self._stream.seek(begin)
-        found = self._stream.read(length) or b""
+        data = self._stream.read(length) or b""
         self._stream.seek(place)
-        return found
+        return data
 
     def stream(self, begin: int = 0) -> FileObject:
         """Returns the file as a new file object, which ends where the store fails: see `errors_of_store`.

@@ -1,4 +1,4 @@
-"""Clips of files by index: the base of the datasets of audio and video."""
+"""Clips of files by index: the base of the datasets of audio and video, and how a file is cut into clips."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class ClipsOfFiles(Dataset[Any]):
     ) -> None:
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a sample")
-        found = source_files(files, storage_options, cache, cache_size)
-        self.files = columns(found.names)
-        self._places = self.files if found.names == found.places else columns(found.places)
-        self._storage = found.storage
+        source = source_files(files, storage_options, cache, cache_size)
+        self.files = columns(source.names)
+        self._places = self.files if source.names == source.places else columns(source.places)
+        self._storage = source.storage
         self.labels = labels if labels is None or hasattr(labels, "__getitem__") else columns(labels)
         if isinstance(self.labels, list | tuple):
             self.labels = columns(self.labels)
@@ -158,15 +158,12 @@ class ClipsOfFiles(Dataset[Any]):
         made_of = Version(*self._versions[place])
         if made_of == _UNKNOWN:
             return file
-        if file.is_local and (found := file.version()) != made_of:
+        if file.is_local and (version := file.version()) != made_of:
             raise FileChangedError(
-                f"{file.name} was changed since the dataset was made: it has {found.size:,} bytes, and had "
+                f"{file.name} was changed since the dataset was made: it has {version.size:,} bytes, and had "
                 f"{made_of.size:,}. Make the dataset anew, and give new data another name."
             )
         return file._replace(known=made_of)
-
-
-# How a file is cut into clips by time.
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ def _frames_before(rate: int, channels: int) -> int:
     The data of a piece may begin some hundred bytes earlier, which are many pieces where these are small; and four
     more, since each piece is blended with the next.
     """
-    held, values, kbits, side = (511, 1152, 32, (17, 32)) if rate >= 32_000 else (255, 576, 8, (9, 17))
+    reservoir, values, kbits, side = (511, 1152, 32, (17, 32)) if rate >= 32_000 else (255, 576, 8, (9, 17))
     least = values * 125 * kbits // rate - 6 - side[channels - 1]  # bytes of data in the smallest piece
-    return (held // least + 4) * values
+    return (reservoir // least + 4) * values
 
 
 def _vorbis(pages: OggPages, start: int, total: int) -> int:
@@ -90,13 +90,13 @@ class Page(NamedTuple):
 
     def first_bytes(self) -> list[int]:
         """Returns the first byte of each packet that begins in it."""
-        found, place, begins = [], 0, not self.continues
+        packets, place, begins = [], 0, not self.continues
         for length in self.lengths:
             if begins and length:
-                found.append(self.body[place])
+                packets.append(self.body[place])
             begins = length < 255
             place += length
-        return found
+        return packets
 
 
 class OggPages:
@@ -157,13 +157,13 @@ class OggPages:
         while begin < end:
             data = self._file.read(begin, 2 * _WINDOW)
             place = 0
-            while (found := self._page.search(data, place)) and begin + found.start() < end:
-                page = _page(data, found.start(), begin)
+            while (match := self._page.search(data, place)) and begin + match.start() < end:
+                page = _page(data, match.start(), begin)
                 if page is None:
                     break
                 yield page
-                place = found.start() + _HEADER + len(page.lengths) + len(page.body)
-            behind = found.start() if found else max(place, len(data) - _HEADER)
+                place = match.start() + _HEADER + len(page.lengths) + len(page.body)
+            behind = match.start() if match else max(place, len(data) - _HEADER)
             if not behind or begin + len(data) >= self._size:
                 return
             begin += behind

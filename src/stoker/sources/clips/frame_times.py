@@ -73,18 +73,18 @@ def frame_times(file: ClipFile) -> FrameTimes:
     version = opened.version
     identity = {"format": _FORMAT, **version._asdict()}
     beside, cached = index_place(file.place, _SUFFIX), index_place(file.place, _SUFFIX, index_cache())
-    found = load_index(beside, identity) or load_index(cached, identity)
-    if found is None or len(found) != 5 or len(found[3]) != 3:
-        found = _scanned(opened)
+    fields = load_index(beside, identity) or load_index(cached, identity)
+    if fields is None or len(fields) != 5 or len(fields[3]) != 3:
+        fields = _scanned(opened)
         check_is_whole(opened)
         if file.version() != version:
             raise FileChangedError(
                 f"{file.name} was written to while its frames were indexed: index it when it is complete"
             )
-        if not save_index(beside, identity, found) and cached != beside:
-            save_index(cached, identity, found)
-    frames, keys, key_decoding, (end, numerator, denominator), given = found
-    return FrameTimes(frames, keys, key_decoding, int(end), int(denominator) / int(numerator), version, given)
+        if not save_index(beside, identity, fields) and cached != beside:
+            save_index(cached, identity, fields)
+    frames, keys, key_decoding, (end, numerator, denominator), decoded = fields
+    return FrameTimes(frames, keys, key_decoding, int(end), int(denominator) / int(numerator), version, decoded)
 
 
 def _scanned(file: OpenClipFile) -> list[Integers]:
@@ -119,18 +119,18 @@ def _scanned(file: OpenClipFile) -> list[Integers]:
         raise MediaFileError(f"{file.name} holds no frame that can be decoded: was it written and copied completely?")
     times = np.unique(np.array(frames, np.int64))
     times = times[times >= min(keys)[0]]  # frames before the first key frame, as in a recording, cannot be decoded
-    given = np.array(_given(file) if reorders else [], np.int64)
-    if len(given):
-        times = np.sort(given)
-        shown = dict(zip(given.tolist(), times.tolist(), strict=True))
+    decoded = np.array(_given(file) if reorders else [], np.int64)
+    if len(decoded):
+        times = np.sort(decoded)
+        shown = dict(zip(decoded.tolist(), times.tolist(), strict=True))
         keys = [(shown[time], decoding) for time, decoding in keys if time in shown]
-        if (given == times).all():
-            given = given[:0]
+        if (decoded == times).all():
+            decoded = decoded[:0]
     if end <= times[-1]:  # no packet states its duration
         end = int(times[-1] + max(1, (times[-1] - times[0]) // max(1, len(times) - 1)))
     columns = np.array(sorted(keys), np.int64)
     numbers = np.array([end, base.numerator, base.denominator], np.int64)
-    return [times, columns[:, 0].copy(), columns[:, 1].copy(), numbers, given]
+    return [times, columns[:, 0].copy(), columns[:, 1].copy(), numbers, decoded]
 
 
 def _given(file: OpenClipFile) -> list[int]:
@@ -139,9 +139,9 @@ def _given(file: OpenClipFile) -> list[int]:
     Raises:
         MediaFileError: a frame has none, or that of another.
     """
-    found = _decoded_times(file)
-    times = [time for time in found if time is not None]
-    if len(set(times)) != len(found):
+    decoded = _decoded_times(file)
+    times = [time for time in decoded if time is not None]
+    if len(set(times)) != len(decoded):
         raise MediaFileError(
             f"{file.name} holds frames that cannot be told apart by their times, as some AVI files do: write it anew, "
             "for instance with `ffmpeg -i in.avi -c:v libx264 -crf 16 out.mp4`."

@@ -1,4 +1,4 @@
-"""Clips of video files as a dataset by index."""
+"""Clips of video files as a dataset by index, and a video file that is read by the times of its frames."""
 
 from __future__ import annotations
 
@@ -192,8 +192,8 @@ class VideoFile:
 
     def __init__(self, file: ClipFile) -> None:
         self.times = frame_times(file)
-        given = self.times.given.tolist()
-        self._shown = dict(zip(given, self.times.frames.tolist(), strict=True)) if given else {}
+        times = self.times.given.tolist()
+        self._shown = dict(zip(times, self.times.frames.tolist(), strict=True)) if times else {}
         self._file = file._replace(known=self.times.version).open()
         self._name = file.name
         self._last: Any = None  # the last frame that came out of the decoder
@@ -211,11 +211,11 @@ class VideoFile:
             MediaFileError: a frame cannot be decoded, or has another size than the first, without `size`.
         """
         out: Frames | None = None
-        picture, held = None, -1
+        picture, current_row = None, -1
         for place, row in enumerate(rows):
-            if row != held:
+            if row != current_row:
                 with named_errors(self._file, f"cannot be decoded at second {self._second(row):.3f}"):
-                    picture, held = _pixels(self._frame(row), size), row
+                    picture, current_row = _pixels(self._frame(row), size), row
             assert picture is not None
             if out is None:
                 out = np.empty((len(rows), *picture.shape), np.uint8)
@@ -271,9 +271,9 @@ class VideoFile:
             return self._last
         for frame in self._decoded:
             if frame.pts is not None:
-                self._last, found = frame, self._time(frame)
-                if found >= time:
-                    return frame if found == time else None
+                self._last, at = frame, self._time(frame)
+                if at >= time:
+                    return frame if at == time else None
         return None
 
     def _time(self, frame: Any) -> int:

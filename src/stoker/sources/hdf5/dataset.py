@@ -1,4 +1,4 @@
-"""The rows of an HDF5 file as a dataset by index."""
+"""The rows of an HDF5 file as a dataset by index, and the place of the file."""
 
 from __future__ import annotations
 
@@ -135,11 +135,11 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
         self._place = place
         self._version, contents = place.opened(None)
         with opened(self.path, _LEAST_CHUNK_CACHE, contents) as file:
-            held = _held(h5py, file)
-            self.keys = list(held if keys is None else dict.fromkeys(keys))
+            tables = _held(h5py, file)
+            self.keys = list(tables if keys is None else dict.fromkeys(keys))
             for key in self.keys:
-                if key not in held and not isinstance(file.get(key), h5py.Dataset):
-                    raise _missing(key, list(held), self.path)
+                if key not in tables and not isinstance(file.get(key), h5py.Dataset):
+                    raise _missing(key, list(tables), self.path)
             self._length, self._chunk_rows = _rows(self.path, {key: file[key] for key in self.keys})
             self._layout = _layout({key: file[key] for key in self.keys})
         # A forked child keeps what it inherited: closing it would take the lock of the parent's file
@@ -256,15 +256,15 @@ class _OpenTables:
         return self._map
 
     def _unread(self, row: str, key: str, error: Exception) -> HDF5Error:
-        said = f"{row} of {key!r} in {self._path} cannot be read: {error}. "
+        message = f"{row} of {key!r} in {self._path} cannot be read: {error}. "
         if isinstance(error, UnicodeDecodeError):
             return HDF5ValueError(
-                said + 'Is it a text in another encoding? Pass errors="replace" or "surrogateescape".'
+                message + 'Is it a text in another encoding? Pass errors="replace" or "surrogateescape".'
             )
         if isinstance(error, (TypeError, ValueError)) or "conversion path" in str(error):
-            return HDF5ValueError(said + "Leave this key out: name the others by keys=[...].")
+            return HDF5ValueError(message + "Leave this key out: name the others by keys=[...].")
         return HDF5Error(
-            f"{said}The file is damaged, or its filter is not installed: plugins come with `import hdf5plugin` in a "
+            f"{message}The file is damaged, or its filter is not installed: plugins come with `import hdf5plugin` in a "
             "worker_init_fn."
         )
 
@@ -281,9 +281,9 @@ def _held(h5py: Any, file: Any) -> dict[str, None]:
     return names
 
 
-def _missing(key: str, held: list[str], path: str) -> MissingKeyError:
-    close = difflib.get_close_matches(str(key), held)
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"it has {', '.join(map(repr, held[:20]))}"
+def _missing(key: str, keys: list[str], path: str) -> MissingKeyError:
+    close = difflib.get_close_matches(str(key), keys)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"it has {', '.join(map(repr, keys[:20]))}"
     return MissingKeyError(f"{path} has no dataset {key!r}: {hint}")
 
 
@@ -295,8 +295,10 @@ def _rows(path: str, tables: dict[str, Any]) -> tuple[int, int]:
     """
     lengths = {key: table.shape[0] if table.shape else 0 for key, table in tables.items()}
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{key!r} {length:,}" for key, length in lengths.items())
-        raise ValueError(f"the datasets of {path} have different numbers of rows ({said}): name those that go together")
+        shown = ", ".join(f"{key!r} {length:,}" for key, length in lengths.items())
+        raise ValueError(
+            f"the datasets of {path} have different numbers of rows ({shown}): name those that go together"
+        )
     length = max(lengths.values(), default=0)
     if not length:
         raise ValueError(f"there is no row in {path}: its datasets are {list(tables)}")
@@ -311,9 +313,6 @@ def _layout(tables: dict[str, Any]) -> dict[str, Any] | None:
             return None
         leaves[key] = row_layout(np.empty((0, *table.shape[1:]), table.dtype))
     return None if any(leaf is None for leaf in leaves.values()) else leaves
-
-
-# Where an HDF5 file lies.
 
 
 class HDF5Place:

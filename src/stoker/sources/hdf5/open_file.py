@@ -29,21 +29,21 @@ def opened(path: str, chunk_cache: int, contents: File | None = None) -> Any:
     except OSError as error:
         if isinstance(error, StokerError) or (contents is not None and type(error) is not OSError):
             raise  # of the store
-        size, said = os.path.getsize(path) if contents is None else contents.version.size, str(error)
-        if "unable to lock" in said:
+        size, message = os.path.getsize(path) if contents is None else contents.version.size, str(error)
+        if "unable to lock" in message:
             raise HDF5Error(
-                f"{path} cannot be opened: {said}. A program has it open for writing, or the file system has no "
+                f"{path} cannot be opened: {message}. A program has it open for writing, or the file system has no "
                 "locks. Close it there, read a copy, or, if nothing writes to it, set HDF5_USE_FILE_LOCKING=FALSE in "
                 "the environment."
             ) from error
-        if "already open for" in said or "consistency flags" in said:
+        if "already open for" in message or "consistency flags" in message:
             raise HDF5Error(
-                f"{path} cannot be opened: {said}. A program writes to it (SWMR), or ended without closing it. Close "
-                "it there or read a copy; if no program has it open, run `h5clear -s` on it. Files that grow are not "
-                "read."
+                f"{path} cannot be opened: {message}. A program writes to it (SWMR), or ended without closing it. "
+                "Close it there or read a copy; if no program has it open, run `h5clear -s` on it. Files that grow are "
+                "not read."
             ) from error
         raise HDF5Error(
-            f"{path} ({size:,} bytes) cannot be opened: {said}. Is it an HDF5 file, and was it written and copied "
+            f"{path} ({size:,} bytes) cannot be opened: {message}. Is it an HDF5 file, and was it written and copied "
             "completely?"
         ) from error
 

@@ -73,21 +73,21 @@ class BlockRows:
 
     def _block(self, number: int) -> Array:
         key = (self._name, number)
-        found = self._cache.get(key)
-        if found is None:
+        block = self._cache.get(key)
+        if block is None:
             with self._locks[number % _LOCKS]:  # threads that want rows of one chunk wait for the first of them
-                found = self._cache.get(key)
-                if found is None:
-                    found = self._read(number * self._rows)
-                    self._cache.add(key, found)
-        return found
+                block = self._cache.get(key)
+                if block is None:
+                    block = self._read(number * self._rows)
+                    self._cache.add(key, block)
+        return block
 
     def _read(self, first: int) -> Array:
         end = min(first + self._rows, self._length)
-        found = None if self._raw is None else self._raw.block(first, end)
-        if found is None:
-            found = self._table[first:end]
-        return found
+        block = None if self._raw is None else self._raw.block(first, end)
+        if block is None:
+            block = self._table[first:end]
+        return block
 
 
 class LibraryRows:
@@ -104,8 +104,8 @@ class LibraryRows:
 
     def row(self, row: int) -> Any:
         """Returns a row in memory of its own."""
-        found = self._table[row]
-        return found if self._dtype is None else np.array(found, self._dtype)[()]
+        value = self._table[row]
+        return value if self._dtype is None else np.array(value, self._dtype)[()]
 
     def take(self, rows: Indices, out: Array, threads: int) -> None:
         """Writes rows, counted from 0, into `out`. They are read in file order, consecutive ones at once."""
@@ -114,8 +114,8 @@ class LibraryRows:
         begins = [0, *(np.flatnonzero(np.diff(in_order) > 1) + 1).tolist()] if len(rows) else []
         for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
             first = int(in_order[begin])
-            found = self._table[first : int(in_order[end - 1]) + 1]
-            out[order[begin:end]] = found[in_order[begin:end] - first]
+            values = self._table[first : int(in_order[end - 1]) + 1]
+            out[order[begin:end]] = values[in_order[begin:end] - first]
 
 
 class ReferenceRows:
@@ -137,16 +137,16 @@ class ReferenceRows:
         """
         return self._contents(self._table[row], ())
 
-    def _contents(self, found: Any, above: tuple[int, ...]) -> Any:
+    def _contents(self, reference: Any, above: tuple[int, ...]) -> Any:
         h5py = h5py_module()
-        if isinstance(found, np.ndarray):
-            return [self._contents(each, above) for each in found]
-        if not found:
+        if isinstance(reference, np.ndarray):
+            return [self._contents(each, above) for each in reference]
+        if not reference:
             return None
-        there = self._table.file[found]
+        there = self._table.file[reference]
         if not isinstance(there, h5py.Dataset):
             raise TypeError(f"a reference leads to the group {there.name!r}, and not to a dataset")
-        contents = there[found] if isinstance(found, h5py.RegionReference) else there[()]
+        contents = there[reference] if isinstance(reference, h5py.RegionReference) else there[()]
         if not holds_references(there.dtype):
             return contents
         address = h5py.h5o.get_info(there.id).addr
@@ -334,8 +334,8 @@ class RawChunks:
     def _stored(self, corner: tuple[int, ...]) -> tuple[int, Any]:
         """Returns the mask of filters that were left out, and the bytes of a chunk; None if it was never written."""
         if self._contents is None:
-            found: tuple[int, Any] = self._id.read_direct_chunk(corner)
-            return found
+            chunk: tuple[int, Any] = self._id.read_direct_chunk(corner)
+            return chunk
         place = self._id.get_chunk_info_by_coord(corner)
         if place.byte_offset is None or not place.size:
             return 0, None
@@ -364,8 +364,8 @@ def is_stored_as_read(table: Any) -> bool:
 def _filters(table: Any) -> list[tuple[int, int]]:
     """Returns the filters in the order in which they were applied: the number of each, and its first parameter."""
     settings = table.id.get_create_plist()
-    found = [settings.get_filter(number) for number in range(settings.get_nfilters())]
-    return [(code, values[0] if values else 0) for code, _, values, _ in found]
+    filters = [settings.get_filter(number) for number in range(settings.get_nfilters())]
+    return [(code, values[0] if values else 0) for code, _, values, _ in filters]
 
 
 def _unshuffled(data: bytes, width: int) -> bytes | memoryview:

@@ -221,9 +221,9 @@ def index_of(path: str, cutting: Cutting, begin: int, storage: Storage, opened: 
     file = opened or storage.open(path)
     index_path = place_of(path, cutting)
     identity = {"format": _FORMAT, "rule": cutting.rule, "begin": begin, **file.version._asdict()}
-    found = load_index(index_path, identity)
-    if found is not None and len(found) == 2:
-        return LineIndex(found[0], found[1], file.version)
+    existing = load_index(index_path, identity)
+    if existing is not None and len(existing) == 2:
+        return LineIndex(existing[0], existing[1], file.version)
     index = scanned(ahead(file), cutting, begin)
     if storage.open(path).version != file.version:
         raise FileChangedError(
@@ -264,8 +264,8 @@ def _scanned(file: File, cutting: Cutting, begin: int, starts_in: Any) -> LineIn
             ends = np.append(ends, len(array))
         starts = np.concatenate([[0], ends[:-1]])
         lines = len(starts)
-        kept, is_open = starts_in(array, block, starts, cutting, is_open)
-        places = np.arange(lines, dtype=np.int64) if kept is None else np.flatnonzero(kept)
+        in_block, is_open = starts_in(array, block, starts, cutting, is_open)
+        places = np.arange(lines, dtype=np.int64) if in_block is None else np.flatnonzero(in_block)
         if cutting.skips_spaces:
             begins = np.isin(array[starts[places]], _SPACES)
             blank = [place for place in places[begins].tolist() if cutting.is_blank(block[starts[place] : ends[place]])]
@@ -331,11 +331,11 @@ def _record_starts_by_line(array: Any, block: bytes, starts: Any, cutting: Cutti
     """Returns the same as `_record_starts`, for quotes of any kind: by a look at each line."""
     if not is_open and cutting.quote not in block:
         return None, False
-    kept = np.empty(len(starts), np.bool_)
+    is_start = np.empty(len(starts), np.bool_)
     places = [*starts.tolist(), len(block)]
-    for number in range(len(kept)):
-        kept[number] = not is_open
+    for number in range(len(is_start)):
+        is_start[number] = not is_open
         line = block[places[number] : places[number + 1]]
         if is_open or cutting.quote in line:
             is_open = cutting.is_open(line, is_open)
-    return kept, is_open
+    return is_start, is_open

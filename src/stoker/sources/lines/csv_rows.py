@@ -87,9 +87,9 @@ class CSVDataset(RecordDataset):
     ) -> None:
         checked_transform(transform)
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
-        found = source_files(files, storage_options, cache, cache_size)
-        records = IndexedRecords(found, cutting, encoding, "CSVStream")
-        header = _header_of(found, cutting, encoding, errors, names, columns)
+        source = source_files(files, storage_options, cache, cache_size)
+        records = IndexedRecords(source, cutting, encoding, "CSVStream")
+        header = _header_of(source, cutting, encoding, errors, names, columns)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns
         super().__init__(records, parser, 1 if names is None else 0, transform)
@@ -156,12 +156,12 @@ class CSVStream(RecordStream):
     ) -> None:
         checked_transform(transform)
         encoding, cutting = _rules(encoding, errors, delimiter, quote)
-        found = source_files(files, storage_options, cache, cache_size)
-        header = _header_of(found, cutting, encoding, errors, names, columns)
+        source = source_files(files, storage_options, cache, cache_size)
+        header = _header_of(source, cutting, encoding, errors, names, columns)
         parser = _parser(encoding, errors, cutting, header, columns, types)
         self.columns = parser.columns
         first = 1 if names is None else 0
-        super().__init__(UntransformedRecords(found, cutting, parser, encoding, first), transform)
+        super().__init__(UntransformedRecords(source, cutting, parser, encoding, first), transform)
 
 
 def _rules(encoding: str, errors: str, delimiter: str, quote: str | None) -> tuple[str, Cutting]:
@@ -237,10 +237,11 @@ def _check_names(names: list[str], where: str, wanted: list[str] | None = None) 
 
 def _check_delimiter(header: list[str], path: str) -> None:
     """Warns of a header of one column that looks like several."""
-    found = [character for character in (";", "\t") if len(header) == 1 and character in header[0]]
-    if found:
+    delimiters = [character for character in (";", "\t") if len(header) == 1 and character in header[0]]
+    if delimiters:
         warnings.warn(
-            f"the header of {path} is one column, {header[0]!r:.200}. If it names several, pass delimiter={found[0]!r}",
+            f"the header of {path} is one column, {header[0]!r:.200}. If it names several, "
+            f"pass delimiter={delimiters[0]!r}",
             StokerWarning,
             stacklevel=4,
         )

@@ -1,4 +1,6 @@
-"""The text of a file from any byte on: plain, gzip or zstd, without a descriptor that stays open."""
+"""The text of a file from any byte on, plain, gzip or zstd, without an open descriptor; and where its records begin and
+end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records to samples: text, JSON values, and rows of CSV."""
+"""Records to samples: text, JSON values, and rows of CSV with the types of their columns."""
 
 from __future__ import annotations
 
@@ -250,8 +250,8 @@ def functions_of(types: Mapping[str, Convert] | Convert | None, columns: Sequenc
     """
     if types is None:
         return {}
-    given = dict(types) if isinstance(types, Mapping) else dict.fromkeys(columns, types)
-    for name, convert in given.items():
+    by_column = dict(types) if isinstance(types, Mapping) else dict.fromkeys(columns, types)
+    for name, convert in by_column.items():
         if name not in columns:
             raise missing_column(name, columns, "types names")
         if not callable(convert):
@@ -259,7 +259,7 @@ def functions_of(types: Mapping[str, Convert] | Convert | None, columns: Sequenc
                 f"the type of column {name!r} is a {type(convert).__name__}, expected int, float, bool, or "
                 "a function of the text"
             )
-    return {name: _STRICT.get(convert, convert) for name, convert in given.items() if convert is not str}
+    return {name: _STRICT.get(convert, convert) for name, convert in by_column.items() if convert is not str}
 
 
 def missing_column(name: str, columns: Sequence[str], who: str) -> MissingColumnError:

@@ -138,12 +138,12 @@ class _RecordIterator(StreamIterator[Any]):
                 self._text = text_of(self._source.files.in_sequence(number), self._offset, self._names[number])
             raw = self._text.readline()
         except (EOFError, zlib.error, OSError, MissingExtraError) as error:
-            told = f"{self._names[number]} cannot be read beyond byte {self._offset} of its text: {error}"
+            message = f"{self._names[number]} cannot be read beyond byte {self._offset} of its text: {error}"
             self._progress.finish(number)
             self._next_file()
             if isinstance(error, MissingExtraError):
-                raise MissingExtraError(told) from error
-            raise told_again(error, told) from error
+                raise MissingExtraError(message) from error
+            raise told_again(error, message) from error
         if raw:
             self._offset += len(raw)
             self._line += 1

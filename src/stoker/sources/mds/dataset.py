@@ -1,4 +1,4 @@
-"""MDS folders as a dataset by index."""
+"""MDS folders as a dataset by index, and the decoding of each column."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ class MDSDataset(Dataset[Any]):
         if columns is not None and not columns:
             raise ValueError("columns is an empty list: name at least one, or leave it out to read all")
         self._transform = transform
-        found = MDSFolder(folder, storage_options, cache, cache_size)
-        self.folder = found.path
-        self._shards = shards_in(found)
+        mds = MDSFolder(folder, storage_options, cache, cache_size)
+        self.folder = mds.path
+        self._shards = shards_in(mds)
         self._ends: list[int] = np.cumsum([shard.samples for shard in self._shards]).tolist()
         if not self._ends or not self._ends[-1]:
             raise ValueError(f"there is no sample in {self.folder}")
@@ -106,7 +106,7 @@ class MDSDataset(Dataset[Any]):
         if missing := [name for name in self.columns if name not in first.names]:
             raise missing_column(missing[0], first.names, "columns names")
         self._layout = SampleLayout(first.names, first.encodings, first.sizes, self.columns)
-        self._reader = ShardReader(found.storage)
+        self._reader = ShardReader(mds.storage)
 
     @property
     def fingerprint(self) -> str | None:

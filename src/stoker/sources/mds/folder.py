@@ -1,4 +1,4 @@
-"""Where an MDS folder lies, and which of its files are there."""
+"""An MDS folder: where it lies, which of its files are there, its shards, and the bytes of their samples."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class MDSFolder:
             (place,) = places_of(place, "folders", may_be_folders=True)
         self._is_remote = is_remote(place) and not os.path.exists(place)
         if self._is_remote:
-            found = places_of(_joined(place, INDEX), "folders of MDS", storage_options)
-            if len(found) > 1:
-                raise ValueError(f"{shown(place)} leads to {len(found)} folders: make a dataset of each one")
-            self.index = found[0]
+            places = places_of(_joined(place, INDEX), "folders of MDS", storage_options)
+            if len(places) > 1:
+                raise ValueError(f"{shown(place)} leads to {len(places)} folders: make a dataset of each one")
+            self.index = places[0]
             self.path = shown(self.index).removesuffix("/" + INDEX)
         else:
             check_local(place, "folders of MDS")
@@ -219,11 +219,11 @@ def shards_in(folder: MDSFolder) -> list[Shard]:
             f"{len(missing)} of {len(entries)} shards of {path} are missing: {missing[:3]}. Copy them there"
         )
     shards: list[Shard] = []
-    for entry, found in zip(entries, files, strict=True):
-        assert found is not None
-        compression = _compression(entry, found)
+    for entry, shard_file in zip(entries, files, strict=True):
+        assert shard_file is not None
+        compression = _compression(entry, shard_file)
         try:
-            shards.append(_shard(entry, found, compression, shards[-1] if shards else None))
+            shards.append(_shard(entry, shard_file, compression, shards[-1] if shards else None))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise _damaged(path, error) from error
     return shards
@@ -366,28 +366,28 @@ class ShardReader:
             raise FileChangedError(f"{shard.path} was changed since the dataset was made. Make the dataset anew.")
 
 
-def _kept(kept: dict[str, bytes], shard: Shard, most: int, read: Callable[[], bytes]) -> bytes:
+def _kept(cache: dict[str, bytes], shard: Shard, most: int, read: Callable[[], bytes]) -> bytes:
     """Returns the bytes that are kept of a shard, or reads them, and lets those go that were used least recently."""
-    data = kept.pop(shard.place, None)
+    data = cache.pop(shard.place, None)
     if data is None:
         data = read()
-        while kept and sum(map(len, list(kept.values()))) + len(data) > most:
-            kept.pop(next(iter(list(kept)), ""), None)
-    kept[shard.place] = data  # at the end: the one used last
+        while cache and sum(map(len, list(cache.values()))) + len(data) > most:
+            cache.pop(next(iter(list(cache)), ""), None)
+    cache[shard.place] = data  # at the end: the one used last
     return data
 
 
 def _decompressed(data: bytes, shard: Shard) -> bytes:
     try:
         if shard.compression == "zstd":
-            found = _without_zstd(data)
+            content = _without_zstd(data)
         else:
-            found = gzip.decompress(data) if shard.compression == "gz" else bz2.decompress(data)
+            content = gzip.decompress(data) if shard.compression == "gz" else bz2.decompress(data)
     except (ValueError, EOFError, OSError, zlib.error) as error:
         raise ShardError(f"{shard.path} cannot be decompressed: {error}. It is damaged") from error
-    if len(found) != shard.size:
-        raise ShardError(f"{shard.path} has {len(found):,} bytes decompressed, and {shard.size:,} in index.json")
-    return found
+    if len(content) != shard.size:
+        raise ShardError(f"{shard.path} has {len(content):,} bytes decompressed, and {shard.size:,} in index.json")
+    return content
 
 
 def _without_zstd(data: bytes) -> bytes:

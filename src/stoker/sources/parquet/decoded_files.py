@@ -105,9 +105,9 @@ class DecodedFiles:
                 _log.info("the decoded row group %s is not kept: %s", path, error)
                 return False
             self._is_full = True
-            said = getattr(error, "strerror", None) or error
+            reason = getattr(error, "strerror", None) or error
             warnings.warn(
-                f"decoded row groups cannot be written to {self.folder} ({said}): they are kept in "
+                f"decoded row groups cannot be written to {self.folder} ({reason}): they are kept in "
                 "the memory of each worker, as without decoded_cache=. Make room on the disk, or name another folder.",
                 StokerWarning,
                 stacklevel=2,

@@ -135,15 +135,15 @@ class RowGroups:
         Raises: as `read`.
         """
         process = self._process.get()
-        found = process.groups.get(number)
-        if found is None:
-            found = self.read(number) if self._decoded_files is None else self._shared(number, self._decoded_files)
-            process.keep(number, found)
+        group = process.groups.get(number)
+        if group is None:
+            group = self.read(number) if self._decoded_files is None else self._shared(number, self._decoded_files)
+            process.keep(number, group)
         elif number != process.latest:
             process.groups.pop(number, None)  # to the end: the first are dropped first
-            process.groups[number] = found
+            process.groups[number] = group
         process.latest = number
-        return found
+        return group
 
     def read(self, number: int) -> DecodedGroup:
         """Returns a row group, decoded anew.
@@ -206,13 +206,13 @@ class _OpenFiles:
 
     def keep(self, number: int, group: DecodedGroup) -> None:
         """Adds a group, and drops the first ones while all together are too large, or too many are mapped."""
-        kept = list(self.groups.items())
+        entries = list(self.groups.items())
         if group.is_mapped:
-            mapped = [oldest for oldest, other in kept if other.is_mapped]
+            mapped = [oldest for oldest, other in entries if other.is_mapped]
             for oldest in mapped[: max(0, len(mapped) - MOST_MAPPED + 1)]:
                 self.groups.pop(oldest, None)
-        room = CACHED_BYTES - group.nbytes - sum(other.nbytes for _, other in kept)
-        for oldest, other in kept:
+        room = CACHED_BYTES - group.nbytes - sum(other.nbytes for _, other in entries)
+        for oldest, other in entries:
             if room >= 0:
                 break
             self.groups.pop(oldest, None)
@@ -298,9 +298,9 @@ class _Position(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        found = self._file.read(self._position, size if size >= 0 else self._file.version.size - self._position)
-        self._position += len(found)
-        return found
+        data = self._file.read(self._position, size if size >= 0 else self._file.version.size - self._position)
+        self._position += len(data)
+        return data
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -349,9 +349,9 @@ def _check_schema(first: dict[str, Any], first_path: str, schema: Any, path: str
                 f"{path} has no column {name!r}, which {first_path} has (columns of the former: "
                 f"{', '.join(map(repr, schema.names))}). Name the columns that all files have: columns=[...]"
             )
-        found = schema.field(name).type
-        if not found.equals(kind) and not arrow.types.is_null(found) and not arrow.types.is_null(kind):
+        actual = schema.field(name).type
+        if not actual.equals(kind) and not arrow.types.is_null(actual) and not arrow.types.is_null(kind):
             raise SchemaMismatchError(
-                f"the column {name!r} is of type {found} in {path}, and of type {kind} in {first_path}: write the "
+                f"the column {name!r} is of type {actual} in {path}, and of type {kind} in {first_path}: write the "
                 "files with one schema, or leave the column out by columns="
             )

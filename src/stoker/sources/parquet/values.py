@@ -248,7 +248,7 @@ class Partitions:
 
     def __init__(self, arrow: Any, files: list[str], folders: list[list[str]]) -> None:
         known: dict[tuple[str, ...], Texts] = {}
-        found: dict[str, set[str]] = {}
+        values: dict[str, set[str]] = {}
         self.texts: list[Texts] = []
         for file, names in zip(files, folders, strict=True):
             key = tuple(name for name in names if "=" in name)
@@ -256,10 +256,10 @@ class Partitions:
                 pairs = [_parsed(name, file) for name in key]
                 known[key] = dict(reversed(pairs))
                 for name, text in pairs:
-                    found.setdefault(name, set()).update([] if text is None else [text])
+                    values.setdefault(name, set()).update([] if text is None else [text])
             self.texts.append(known[key])
-        self.names = list(found)
-        self._values = {name: _typed(arrow, texts) for name, texts in found.items()}
+        self.names = list(values)
+        self._values = {name: _typed(arrow, texts) for name, texts in values.items()}
 
     def values(self, file: int, names: list[str]) -> dict[str, Any]:
         """Returns the values of these partitions in a file."""
@@ -304,18 +304,15 @@ def check_equal(arrow: Any, table: Any, texts: Texts, path: str) -> None:
         kind = column.type.value_type if arrow.types.is_dictionary(column.type) else column.type
         try:
             expected = None if text is None else arrow.scalar(text, arrow.string()).cast(kind).as_py()
-            found = [value for value in column.unique().to_pylist() if value != expected]
+            others = [value for value in column.unique().to_pylist() if value != expected]
         except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
-            found = column[:1].to_pylist()
-        if found:
+            others = column[:1].to_pylist()
+        if others:
             raise SchemaMismatchError(
-                f"{path} has a column {name!r} of its own, with the value {found[0]!r}, and its folder says "
+                f"{path} has a column {name!r} of its own, with the value {others[0]!r}, and its folder says "
                 f"{name}={_NULL if text is None else text}. Rename the folder, write the file without the column, or "
                 "pass partitioning=None to read the file's"
             )
-
-
-# `sample_origin`: the file and row of the sample that a `transform=` has before it.
 
 
 class SampleOrigin(NamedTuple):

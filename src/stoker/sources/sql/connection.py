@@ -1,4 +1,4 @@
-"""Connections to databases, which give rows in portions of bounded memory."""
+"""Connections to databases, which give rows in portions of bounded memory: of this process, or of a clean one."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class Connection(ABC):
     """
 
     @abstractmethod
-    def select(self, query: str, parameters: Parameters, told: str) -> Selection:
+    def select(self, query: str, parameters: Parameters, shown: str) -> Selection:
         """Runs a query.
 
         Args:
             query: the statement.
             parameters: its parameters.
-            told: the query in messages.
+            shown: the query in messages.
 
         Raises:
             DatabaseConnectionError: the connection has ended.
@@ -87,26 +87,26 @@ class DirectConnection(Connection):
 
     Args:
         database: the database.
-        told: the query in messages.
+        shown: the query in messages.
 
     Raises:
         FileNotFoundError, DatabaseConnectionError: it cannot be opened.
     """
 
-    def __init__(self, database: Database, told: str) -> None:
+    def __init__(self, database: Database, shown: str) -> None:
         self._database = database
-        with database.telling(told):
+        with database.telling(shown):
             self._handle = database.open()
         self._finalizer = weakref.finalize(self, _close, database, self._handle, os.getpid())
 
-    def select(self, query: str, parameters: Parameters, told: str) -> Selection:
-        with self._database.telling(told, self._handle):
+    def select(self, query: str, parameters: Parameters, shown: str) -> Selection:
+        with self._database.telling(shown, self._handle):
             cursor = self._database.execute(self._handle, query, parameters)
         if not cursor.columns:
-            raise QueryError(f"{told!r} selects no columns of {self._database.shown}")
+            raise QueryError(f"{shown!r} selects no columns of {self._database.shown}")
         if len(set(cursor.columns)) < len(cursor.columns):
-            raise QueryError(f"{told!r} selects two columns of one name: {cursor.columns}. Rename one with AS.")
-        return _DirectSelection(self._database, self._handle, cursor, told)
+            raise QueryError(f"{shown!r} selects two columns of one name: {cursor.columns}. Rename one with AS.")
+        return _DirectSelection(self._database, self._handle, cursor, shown)
 
     def close(self) -> None:
         self._finalizer()
@@ -121,12 +121,12 @@ def _close(database: Database, handle: Any, process: int) -> None:
 
 
 class _DirectSelection(Selection):
-    def __init__(self, database: Database, handle: Any, cursor: Cursor, told: str) -> None:
+    def __init__(self, database: Database, handle: Any, cursor: Cursor, shown: str) -> None:
         self.columns = cursor.columns
         self._database = database
         self._handle = handle
         self._cursor = cursor
-        self._told = told
+        self._told = shown
         self._rows = 1
 
     def fetch(self) -> Sequence[Row]:
@@ -194,7 +194,7 @@ def row_of(record: memoryview) -> Row:
     return row
 
 
-# A connection in an interpreter of its own, so that the driver's threads are not in this process, which may fork.
+# A connection in a clean interpreter: this process may fork, so it must not have the threads of the driver.
 
 
 _COMMAND = """import json, sys
@@ -214,15 +214,15 @@ class CleanConnection(Connection):
 
     Args:
         database: the database.
-        told: the query in messages.
+        shown: the query in messages.
 
     Raises:
         FileNotFoundError, DatabaseConnectionError: it cannot be opened.
     """
 
-    def __init__(self, database: Database, told: str) -> None:
+    def __init__(self, database: Database, shown: str) -> None:
         self._shown = database.shown
-        self._told = told
+        self._told = shown
         self._process = subprocess.Popen(
             [sys.executable, "-c", _COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=1 << 16
         )
@@ -231,15 +231,15 @@ class CleanConnection(Connection):
             assert self._process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # the answer says why
                 self._process.stdin.write(json.dumps(sys.path).encode() + b"\n")
-            self._send((database, told))
+            self._send((database, shown))
             self._receive()
         except BaseException:
             self.close()
             raise
 
-    def select(self, query: str, parameters: Parameters, told: str) -> Selection:
-        self._told = told
-        self._send((query, parameters, told))
+    def select(self, query: str, parameters: Parameters, shown: str) -> Selection:
+        self._told = shown
+        self._send((query, parameters, shown))
         return _CleanSelection(self, self._receive())
 
     def close(self) -> None:
@@ -359,15 +359,12 @@ def _send(answers: Any, what: Any) -> None:
     answers.flush()
 
 
-# Opens a connection where the driver may live: in this process, or in an interpreter of its own.
-
-
-def connect(database: Database, told: str) -> Connection:
+def connect(database: Database, shown: str) -> Connection:
     """Returns a new connection.
 
     Args:
         database: the database.
-        told: the query in messages.
+        shown: the query in messages.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -375,4 +372,4 @@ def connect(database: Database, told: str) -> Connection:
         MissingExtraError: the driver is not installed.
     """
     kind = CleanConnection if database.wants_clean_interpreter else DirectConnection
-    return kind(database, told)
+    return kind(database, shown)

@@ -1,4 +1,4 @@
-"""What is known of a kind of database: how to open it, run a query, and read its errors."""
+"""Kinds of databases: SQLite, DuckDB and PostgreSQL. Each opens a connection, runs a query, and explains errors."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ class Database(ABC):
             for secret in self._secrets:
                 text = text.replace(secret, "***")
             if self.is_lost(error, handle):
-                told: StokerError = DatabaseConnectionError(
+                raised: StokerError = DatabaseConnectionError(
                     f"{self.shown} cannot be reached, or has ended the connection: {text}. {self.advice} The query is "
                     f"{query!r}."
                 )
             else:
-                told = QueryError(f"{self.shown} refuses {query!r}: {text}")
-            raise told from (None if is_secret else error)
+                raised = QueryError(f"{self.shown} refuses {query!r}: {text}")
+            raise raised from (None if is_secret else error)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.shown}>"

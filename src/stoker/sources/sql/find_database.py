@@ -1,4 +1,4 @@
-"""Which database a URL names."""
+"""Finds the kind of database that a URL names; others are read through SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -35,9 +35,6 @@ def database_of(url: str) -> Database:
             "copy it, or export its rows to Parquet, which is read by URL (ParquetDataset)"
         )
     return SQLAlchemyDatabase(url)
-
-
-# Other databases, through SQLAlchemy and the driver that the URL names.
 
 
 class SQLAlchemyDatabase(Database):

@@ -64,11 +64,11 @@ def _cuts_in(state: State, cuts: list[Any]) -> list[Any]:
         StateMismatchError: shares of the state have different cuts.
     """
     shares = state.get("shards")
-    found = [share["cuts"] for share in shares.values() if "cuts" in share] if isinstance(shares, dict) else []
-    if any(other != found[0] for other in found):
+    saved = [share["cuts"] for share in shares.values() if "cuts" in share] if isinstance(shares, dict) else []
+    if any(other != saved[0] for other in saved):
         raise StateMismatchError("the shares of the state were cut at different keys: they are of several streams")
-    if found and len(found[0]) == len(cuts):
-        return [from_json(cut) for cut in found[0]]
+    if saved and len(saved[0]) == len(cuts):
+        return [from_json(cut) for cut in saved[0]]
     return cuts  # of a number that does not fit: ShardProgress says so
 
 

@@ -1,4 +1,6 @@
-"""A query whose rows are read in sequence, whole or by ranges of a key."""
+"""A query whose rows are read in sequence, whole or by ranges of a key; key values in states, and the cuts between
+ranges.
+"""
 
 from __future__ import annotations
 
@@ -114,9 +116,6 @@ def from_json(stored: Any) -> Any:
         raise StateFormatError(f"a key was expected in a state, found {stored!r:.100}") from error
 
 
-# Cuts the rows of a query into ranges of a key.
-
-
 def cuts_between(
     connection: Connection, database: Database, query: str, parameters: Parameters, key: str, parts: int
 ) -> list[Any]:
@@ -131,11 +130,11 @@ def cuts_between(
 
     def all_of(text: str) -> list[Any]:
         selection = connection.select(text, parameters, query)
-        found: list[Any] = []
+        pairs: list[Any] = []
         while some := selection.fetch():
-            found += some
+            pairs += some
         selection.close()
-        return found
+        return pairs
 
     ((count, keys),) = all_of(f"SELECT COUNT(*) AS stoker_count, COUNT({name}) AS stoker_keys FROM {rows}")
     if not count:
@@ -147,8 +146,8 @@ def cuts_between(
         return []
     numbered = f"SELECT {name}, ROW_NUMBER() OVER (ORDER BY {name}) AS stoker_number FROM {rows}"
     wanted = ", ".join(map(str, sorted(set(numbers))))
-    found = all_of(f"SELECT stoker_number, {name} FROM ({numbered}) stoker_numbered WHERE stoker_number IN ({wanted})")
-    by_number = dict(found)
+    pairs = all_of(f"SELECT stoker_number, {name} FROM ({numbered}) stoker_numbered WHERE stoker_number IN ({wanted})")
+    by_number = dict(pairs)
     missing = [number for number in numbers if number not in by_number]
     if missing:
         raise QueryError(f"{query!r} has lost rows while its keys were listed: there is no row {missing[0]:,} any more")
@@ -159,9 +158,9 @@ def refuse_nulls(connection: Connection, database: Database, query: str, paramet
     """Raises QueryError if a row has no key."""
     name = database.quoted(key)
     selection = connection.select(f"SELECT {name} FROM {_subquery(query)} WHERE {name} IS NULL", parameters, query)
-    found = selection.fetch()
+    row = selection.fetch()
     selection.close()
-    if found:
+    if row:
         raise _null_keys("some rows", query, key)
 
 

@@ -170,12 +170,12 @@ class TarDataset(Dataset[Any]):
         reader = MemberReader(file, path, begin, window=SMALL_WINDOW)
         reader.hold(data, begin)
         try:
-            found = reader.advance()
+            member = reader.advance()
         except ShardError as error:
             if not self._checked[shard]:
                 raise self._changed(shard, begin, str(error)) from None
             raise
-        if not found:
+        if not member:
             raise self._changed(shard, begin, "no member lies there")
         return reader
 

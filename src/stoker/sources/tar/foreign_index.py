@@ -135,9 +135,6 @@ def wids_shards(path: str) -> list[tuple[str, int]] | None:
         raise ValueError(f"{path}: an entry of its shard list lacks 'url' or 'nsamples' ({error!r})") from None
 
 
-# Shards that end behind a member, without the end mark of a tar file.
-
-
 def check_no_end(path: str, file: File, storage: Storage, folder: Folder | None, once: Once) -> None:
     """Warns of a shard that is read in sequence and has no end mark, once for a stream.
 

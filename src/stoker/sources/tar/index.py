@@ -252,10 +252,10 @@ def index_of(path: str, file: File, storage: Storage, folder: Folder | None = No
         OSError: the shard cannot be read.
     """
     name, place = shown(path), local_place(path, folder)
-    found = existing_index(path, storage, folder)
-    if found is not None and (not is_remote(path) or belongs(found[0], file.version)):
-        index = checked(*found, file, name)
-        if found[1] == place or not is_remote(path):
+    existing = existing_index(path, storage, folder)
+    if existing is not None and (not is_remote(path) or belongs(existing[0], file.version)):
+        index = checked(*existing, file, name)
+        if existing[1] == place or not is_remote(path):
             return index
     else:
         index = scanned(file, name)
@@ -302,15 +302,15 @@ def index_shards(
     """
     places = places_of(shards, "shards", storage_options)
     storage = storage_of(places, storage_options)
-    made = []
+    indexes = []
     for path, file in zip(places, opened_all(storage, places), strict=True):
         uploads = index_folder is None and is_remote(path) and STORES[scheme_of(path)] not in ("http", "hf")
-        found = None
+        existing = None
         if not overwrite:
-            found = _beside(path, storage) if uploads else existing_index(path, storage, index_folder)
-        if found is not None:
-            checked(*found, file, shown(path))
-            made.append(found[1])
+            existing = _beside(path, storage) if uploads else existing_index(path, storage, index_folder)
+        if existing is not None:
+            checked(*existing, file, shown(path))
+            indexes.append(existing[1])
             continue
         index = scanned(file, shown(path))
         if not index.has_end:
@@ -319,5 +319,5 @@ def index_shards(
             ObjectStorage(storage_options).write(path + SUFFIX, encoded(index))
         else:
             _written_locally(index, local_place(path, index_folder), index_folder is not None or is_remote(path))
-        made.append(path + SUFFIX if uploads else local_place(path, index_folder))
-    return made
+        indexes.append(path + SUFFIX if uploads else local_place(path, index_folder))
+    return indexes

@@ -204,8 +204,8 @@ class MemberReader:
             self._global_name = records.get(b"path", self._global_name)
             return records.get(b"path", name), size
         self._is_sparse = any(keyword.startswith(b"GNU.sparse") for keyword in records)
-        found = records.get(b"GNU.sparse.name") or records.get(b"path", name)
-        return found, size if length is None else int(length)
+        value = records.get(b"GNU.sparse.name") or records.get(b"path", name)
+        return value, size if length is None else int(length)
 
     def _map_of_sparse(self, block: bytes, at: int) -> int:
         """Returns the bytes between the header of a sparse member, in the format of GNU tar, and its data."""
@@ -332,8 +332,8 @@ def parsed(block: bytes) -> tuple[int, bytes, int]:
     """
     try:
         checksum = int(block[148:154] if block[154] in _ENDS else block[148:156].rstrip(b" \0"), 8)
-        found = adler32(block[156:], adler32(block[:148])) & 0xFFFF
-        if found != (checksum - 255) % _MODULUS and checksum != _signed_sum(block):
+        actual = adler32(block[156:], adler32(block[:148])) & 0xFFFF
+        if actual != (checksum - 255) % _MODULUS and checksum != _signed_sum(block):
             raise ValueError
     except ValueError:
         raise HeaderError(_no_header(block)) from None

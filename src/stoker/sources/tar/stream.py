@@ -412,10 +412,10 @@ def _limit(file: File, piece: int, pieces: int) -> int:
 
 def _starts_in_index(stream: UndecodedTarStream, path: str, file: File) -> list[int]:
     """Returns the bytes at which the pieces of a shard begin, if it has an index; else that of the first alone."""
-    found = existing_index(path, stream.storage, stream.index_folder)
-    if found is None or not belongs(found[0], file.version):  # a stream needs no index
+    existing = existing_index(path, stream.storage, stream.index_folder)
+    if existing is None or not belongs(existing[0], file.version):  # a stream needs no index
         return [0]
-    index, pieces = found[0], stream.pieces
+    index, pieces = existing[0], stream.pieces
     limits = [_limit(file, piece, pieces) for piece in range(1, pieces)]
     places = np.searchsorted(index.offsets[:-1], np.array(limits, np.uint64))
     return [0, *index.offsets[places].tolist()]

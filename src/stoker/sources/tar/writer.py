@@ -158,7 +158,8 @@ class _OpenShardWriter:
         parts: list[bytes] = []
         for header, data in blocks:
             parts += (header, data, bytes(padded(len(data)) - len(data)))
-            self._digest.update(_digested(header))
+            # Without the data of a pax header, as a reader passes the blocks.
+            self._digest.update(header if len(header) == BLOCK else header[:BLOCK] + header[-BLOCK:])
         self._write(b"".join(parts))
 
     def _write(self, data: bytes) -> None:
@@ -262,11 +263,6 @@ def _header(name: str, size: int) -> bytes:
     member = tarfile.TarInfo(name)
     member.size = size
     return member.tobuf(tarfile.PAX_FORMAT)
-
-
-def _digested(header: bytes) -> bytes:
-    """Returns the header blocks alone, without the data of a pax header, as a reader passes them."""
-    return header if len(header) == BLOCK else header[:BLOCK] + header[-BLOCK:]
 
 
 def _is_numbered(pattern: str) -> bool:

@@ -85,20 +85,20 @@ class TFRecordDataset(Dataset[Any]):
         self._transform = transform
         self._check = check
         crc = checksum() if check else None
-        found = source_files(files, storage_options, cache, cache_size)
-        self.files = found.names
-        self._places = found.places
-        self._open = OpenFiles(found.storage)
+        source = source_files(files, storage_options, cache, cache_size)
+        self.files = source.names
+        self._places = source.places
+        self._open = OpenFiles(source.storage)
         self._versions = []
         offsets = []
-        for path, place, file in zip(found.names, found.places, found.opened(), strict=True):
+        for path, place, file in zip(source.names, source.places, source.opened(), strict=True):
             if (compression := compression_of(file.read(0, 4))) is not None:
                 raise CompressedFileError(
                     f"{path} is compressed with {compression}, so its records cannot be read by index. Read it with "
                     "stoker.TFRecordStream, which decompresses in sequence, or decompress it once."
                 )
             self._versions.append(file.version)
-            offsets.append(record_offsets(place, file, found.storage, crc))
+            offsets.append(record_offsets(place, file, source.storage, crc))
         self._ends: list[int] = np.cumsum([len(column) - 1 for column in offsets]).tolist()
         if not self._ends[-1]:
             raise ValueError(f"there is no record in {len(self.files)} files: {self.files[:3]}")

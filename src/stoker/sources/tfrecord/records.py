@@ -95,9 +95,9 @@ def record_offsets(path: str, file: File, storage: Storage, crc: Checksum | None
     """
     index_path, name = index_place(path, ".records.index"), shown(path)
     identity = {"format": _FORMAT, **file.version._asdict()}
-    found = load_index(index_path, identity)
-    if found is not None and len(found) == 1:
-        return found[0]
+    index = load_index(index_path, identity)
+    if index is not None and len(index) == 1:
+        return index[0]
     offsets = scanned(ahead(file), name, crc)
     if storage.open(path).version != file.version:
         raise FileChangedError(f"{name} was written to while it was indexed: index it when it is complete")
@@ -172,16 +172,16 @@ class ExampleDecoder:
 
 
 def _features(data: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    features: dict[str, Any] = {}
     for number, kind, value in _fields(data):
         if number == 1 and kind == _BYTES:
             for inner, inner_kind, entry in _fields(value):
                 if inner == 1 and inner_kind == _BYTES:
                     name, values = _entry(entry)
-                    found[name] = values
+                    features[name] = values
         elif number == 2 and kind == _BYTES:
             raise ValueError("it is a SequenceExample")
-    return found
+    return features
 
 
 def _entry(data: bytes) -> tuple[str, Any]:
@@ -196,11 +196,11 @@ def _entry(data: bytes) -> tuple[str, Any]:
 
 
 def _values(data: bytes) -> Any:
-    found: Any = []
+    values: Any = []
     for number, kind, value in _fields(data):
         if kind == _BYTES and number in (1, 2, 3):
-            found = (_byte_list, _float_list, _integer_list)[number - 1](value)
-    return found
+            values = (_byte_list, _float_list, _integer_list)[number - 1](value)
+    return values
 
 
 def _byte_list(data: bytes) -> list[bytes]:

@@ -76,9 +76,9 @@ class TFRecordStream(FileStream):
         decoder = decoder_of(columns, scalars, decode, transform)
         if check:
             checksum()
-        found = source_files(files, storage_options, cache, cache_size)
-        check_zstd(found.names)
-        super().__init__(found.names, ExampleStream(found, decoder, check), transform)
+        source = source_files(files, storage_options, cache, cache_size)
+        check_zstd(source.names)
+        super().__init__(source.names, ExampleStream(source, decoder, check), transform)
 
 
 class ExampleStream(PartStream[Any]):
@@ -122,8 +122,8 @@ class _ExampleIterator(StreamIterator[Any]):
                 self._finish(number)
                 if isinstance(error, ShardError | MissingExtraError):
                     raise
-                told = f"{path} cannot be read beyond byte {begin}: {error}"
-                raise told_again(error, told) from error
+                message = f"{path} cannot be read beyond byte {begin}: {error}"
+                raise told_again(error, message) from error
             if record is None:
                 self._finish(number)
                 continue
