@@ -14,29 +14,29 @@ from tests import tiers
 
 ROOT = Path(__file__).parents[1]
 RECORD: tiers.Record = {
-    "tests/test_dear.py": "all",
-    "tests/test_mixed.py": ["test_dear", "TestAll", "TestIt::test_dear"],
+    "test_dear.py": "all",
+    "test_mixed.py": ["test_dear", "TestAll", "TestIt::test_dear"],
 }
 
 
 @pytest.mark.parametrize(
     ("test", "thorough"),
     [
-        ("tests/test_mixed.py::test_cheap", False),
-        ("tests/test_mixed.py::test_dear", True),
-        ("tests/test_mixed.py::test_dear[fork]", True),
-        ("tests/test_mixed.py::test_dearer", False),
-        ("tests/test_mixed.py::TestIt::test_dear[1]", True),
-        ("tests/test_mixed.py::TestIt::test_cheap", False),
-        ("tests/test_mixed.py::TestAll::test_cheap", True),
-        ("tests/test_new.py::TestRows::test_workers_of_each_birth_give_all_samples[rows]", True),
-        ("tests/test_dear.py::test_any", True),
-        ("tests/test_new.py::test_any", False),
-        ("tests/test_new.py::test_any[fork-2]", False),
-        ("tests/test_new.py::test_any[2-spawn]", True),
-        ("tests/test_new.py::test_any[forkserver]", True),
-        ("tests/test_new.py::test_any[programs]", False),
-        ("tests/test_new.py::test_spawn", False),
+        ("test_mixed.py::test_cheap", False),
+        ("test_mixed.py::test_dear", True),
+        ("test_mixed.py::test_dear[fork]", True),
+        ("test_mixed.py::test_dearer", False),
+        ("test_mixed.py::TestIt::test_dear[1]", True),
+        ("test_mixed.py::TestIt::test_cheap", False),
+        ("test_mixed.py::TestAll::test_cheap", True),
+        ("test_new.py::TestRows::test_workers_of_each_birth_give_all_samples[rows]", True),
+        ("test_dear.py::test_any", True),
+        ("test_new.py::test_any", False),
+        ("test_new.py::test_any[fork-2]", False),
+        ("test_new.py::test_any[2-spawn]", True),
+        ("test_new.py::test_any[forkserver]", True),
+        ("test_new.py::test_any[programs]", False),
+        ("test_new.py::test_spawn", False),
         ("tests/faults/test_endings.py::test_ctrl_c[fork-1]", False),
         ("tests/faults/test_endings.py::test_ctrl_c[forkserver-1]", True),
     ],
@@ -60,7 +60,7 @@ def test_cases_are_thorough_by_record_and_parameters(test: str, thorough: bool) 
 def test_files_without_a_test_of_the_tier(tmp_path: Path, name: str, text: str, without: set[str]) -> None:
     path = tmp_path / name
     path.write_text(text)
-    left_out = {tier for tier in ("quick", "slow", "all") if tiers.is_left_out(path, f"tests/{name}", tier, RECORD)}
+    left_out = {tier for tier in ("quick", "slow", "all") if tiers.is_left_out(path, name, tier, RECORD)}
     assert left_out == without
 
 
@@ -121,17 +121,17 @@ def test_run_takes_its_tier_and_what_is_named(project: Path, arguments: list[str
 
 def test_recorded_costs_become_a_record(tmp_path: Path) -> None:
     cases = [
-        ("tests/test_a.py::test_x[1]", "quick", 9.0, tiers.COSTLY * 1.5, {}),
-        ("tests/test_a.py::test_x[2]", "quick", 9.0, tiers.COSTLY * 0.6, {}),
-        ("tests/test_a.py::test_y[spawn]", "quick", 9.0, 5.0, {}),
-        ("tests/test_b.py::TestIt::test_x", "quick", 9.0, 5.0, {}),
-        ("tests/test_b.py::test_y[fork]", "quick", 9.0, 0.0, {}),
-        ("tests/test_b.py::test_y[spawn]", "quick", 9.0, 5.0, {}),
+        ("test_a.py::test_x[1]", 9.0, tiers.COSTLY * 1.5, {}),
+        ("test_a.py::test_x[2]", 9.0, tiers.COSTLY * 0.6, {}),
+        ("test_a.py::test_y[spawn]", 9.0, 5.0, {}),
+        ("test_b.py::TestIt::test_x", 9.0, 5.0, {}),
+        ("test_b.py::test_y[fork]", 9.0, 0.0, {}),
+        ("test_b.py::test_y[spawn]", 9.0, 5.0, {}),
     ]
     (tmp_path / "1.jsonl").write_text("".join(json.dumps(case) + "\n" for case in cases))
     assert tiers.record_of(tiers.costs_of(tmp_path)) == {
-        "tests/test_a.py": "all",
-        "tests/test_b.py": ["TestIt::test_x"],
+        "test_a.py": "all",
+        "test_b.py": ["TestIt::test_x"],
     }
 
 

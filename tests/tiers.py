@@ -40,7 +40,7 @@ SLOW_FILE = re.compile(r"^pytestmark = .*\bmark\.slow\b", re.MULTILINE)
 HINT = re.compile(r"\bslow\b|spawn|forkserver|program|DatasetSuite")
 """What a file, or a conftest.py beside or above it, contains that may have a slow test unknown to the record."""
 
-COSTLY = 0.4
+COSTLY = 0.25
 """Seconds of the processor from which on a function's cases, on average, are thorough."""
 
 WHOLE = "all"
@@ -71,19 +71,17 @@ def function_of(nodeid: str) -> tuple[str, str]:
     return file, name.partition("[")[0]
 
 
-def is_clean(nodeid: str) -> bool:
-    return CLEAN.search(nodeid.partition("[")[2]) is not None
+def is_ruled(nodeid: str) -> bool:
+    """Whether a case is thorough whatever the record says."""
+    method = function_of(nodeid)[1].partition("::")[2]
+    return method in DEAR_METHODS or CLEAN.search(nodeid.partition("[")[2]) is not None
 
 
 def is_thorough(nodeid: str, record: Record) -> bool:
     file, name = function_of(nodeid)
-    if is_clean(nodeid):
-        return True
-    suite, inside, method = name.partition("::")
-    if inside and method in DEAR_METHODS:
-        return True
     names = record.get(file, ())
-    return (names == WHOLE or name in names or suite in names) and f"{file}::{name}" not in QUICK_ANYWAY
+    recorded = names == WHOLE or name in names or name.partition("::")[0] in names
+    return is_ruled(nodeid) or (recorded and f"{file}::{name}" not in QUICK_ANYWAY)
 
 
 def is_left_out(path: Path, file: str, tier: str, record: Record) -> bool:
@@ -151,7 +149,7 @@ def tier_of(item: pytest.Item) -> str:
 
 
 class Recorder:
-    """Writes a line for each case: its name, whether it is marked slow, seconds, those of processors, and births."""
+    """Writes a line for each case: its name, seconds, those of processors, and births."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +168,7 @@ class Recorder:
         result = yield
         costs = (round(time.monotonic() - began, 3), round(_cpu_seconds() - used, 3))
         with self._path.open("a") as file:
-            file.write(json.dumps([item.nodeid, tier_of(item), *costs, self._births]) + "\n")
+            file.write(json.dumps([item.nodeid, *costs, self._births]) + "\n")
         return result
 
 
@@ -184,8 +182,8 @@ def costs_of(folder: Path) -> dict[tuple[str, str], list[float]]:
     """Processor time of each case that no rule sends away, by function."""
     costs: dict[tuple[str, str], list[float]] = defaultdict(list)
     for path in sorted(folder.glob("*.jsonl")):
-        for nodeid, tier, _, used, _ in map(json.loads, path.read_text().splitlines()):
-            costs[function_of(nodeid)] += [used] if tier == "quick" and not is_clean(nodeid) else []
+        for nodeid, _, used, _ in map(json.loads, path.read_text().splitlines()):
+            costs[function_of(nodeid)] += [] if is_ruled(nodeid) else [used]
     return costs
 
 
