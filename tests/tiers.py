@@ -128,7 +128,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = tier_of(item) in tiers or is_named(config, item.path, item.nodeid.partition("::")[2])
         (kept if chosen else others).append(item)
     if config.option.tier == "quick":  # no test may fall between two runs
-        slow = {(item.path, item.location[0]) for item in others if tier_of(item) == "slow"}
+        slow = {(item.path, function_of(item.nodeid)[0]) for item in others if tier_of(item) == "slow"}
         lost = [file for path, file in sorted(slow) if is_left_out(path, file, "slow", config.stash[LOADED])]
         if lost:
             raise pytest.UsageError(
