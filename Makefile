@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 .PRECIOUS: %/samples.sqlite
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-frameworks test-long full azurite soak bench bench-quick lint docs clean
+.PHONY: help demo test test-slow test-frameworks test-all test-long test-tiers full azurite soak bench bench-quick lint docs clean
 
 # Else each process, and the tests start thousands, would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,7 +26,7 @@ PYTEST_ARGS ?=
 SECONDS := 1800
 SOAK_ARGS ?=
 # A fork copies page tables: with torch loaded, and its heap in pages of 4 KiB, those take three quarters of its time.
-test test-slow test-frameworks test-long: export GLIBC_TUNABLES := glibc.malloc.hugetlb=1
+test test-slow test-frameworks test-all test-long test-tiers: export GLIBC_TUNABLES := glibc.malloc.hugetlb=1
 # Many tests wait for processes of theirs, or for a time, so one more runs at once than there are CPUs, up to a few.
 TOGETHER := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 4))) --dist worksteal
 BENCHMARKS := transport overhead start memory columns small_shm small_memory by_turns images order resume order_cost rows tokens dicts ragged tar streams where auto
@@ -57,9 +57,10 @@ bench_memory := $(if $(PYTHON312),--python312 $(PYTHON312))
 
 help:
 	@echo 'make demo    train a small network on 4,000 photographs, and compare with the loader of torch'
-	@echo 'make test    the quick tests'
-	@echo 'make test-slow   the examples, benchmarks and pages, run as programs, the fault matrix, and faults that take long'
+	@echo 'make test    the quick tests, in 5 minutes on 2 CPUs'
+	@echo 'make test-slow   all other tests: clean interpreters, examples, benchmarks and pages as programs, the fault matrix'
 	@echo 'make test-frameworks   Lightning, Accelerate, Transformers, Hugging Face datasets, Ignite, and libraries with threads'
+	@echo 'make test-all   these three'
 	@echo 'make test-long   properties with many more cases, for 10 minutes'
 	@echo 'make full    everything that is too long for CI: test-long, a real browser, emulators of stores, the frameworks in environments of their own'
 	@echo 'make soak    random faults, loaders and resumes for 30 minutes; `make soak SECONDS=60` for one'
@@ -72,16 +73,27 @@ demo: $(VENV)/.demo $(PHOTOS)/samples.sqlite
 	$(BIN)/python examples/train_images.py --data $(PHOTOS) $(DEMO_ARGS)
 
 test: $(VENV)/.demo $(VENV)/.test $(VENV)/.torchvision
-	$(BIN)/python -m pytest $(TOGETHER) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TOGETHER) --durations=10 $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.demo $(VENV)/.test $(VENV)/.torchvision
-	$(BIN)/python -m pytest -m 'slow and not long' $(TOGETHER) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --tier=slow $(TOGETHER) $(PYTEST_ARGS)
 
+# What needs torch alone is left out: `make test` and `make test-slow` run it.
 test-frameworks: $(VENV)/.test $(VENV)/.frameworks
-	$(BIN)/python -m pytest $(TOGETHER) $(PYTEST_ARGS) \
-		tests/loader/test_frameworks.py tests/loader/test_resuming_elsewhere.py tests/_engine/serialize/test_pickler.py \
+	$(BIN)/python -m pytest -m 'not long and not slow' $(TOGETHER) $(PYTEST_ARGS) \
+		tests/loader/test_frameworks.py tests/loader/test_resuming_elsewhere.py \
+		tests/_engine/serialize/test_pickler.py::test_arrow_and_pandas_go_beside_the_pickle \
 		tests/_engine/process/test_native_libraries.py tests/integrations tests/collate/test_graph.py \
-		tests/pinned/test_pickles.py
+		tests/pinned/test_pickles.py --ignore-glob='*/test_installed_*' --ignore-glob='*/test_install_c*' \
+		--ignore-glob='*/test_install_refusals.py'
+
+test-all: test-slow test-frameworks test
+
+# What each case costs, for tests/tiers.py: half an hour on a quiet machine.
+test-tiers: $(VENV)/.demo $(VENV)/.test $(VENV)/.torchvision
+	rm -rf build/tiers
+	-$(BIN)/python -m pytest -m 'not long and not slow' $(TOGETHER) --record-tiers=build/tiers $(PYTEST_ARGS)
+	$(BIN)/python -m tests.tiers build/tiers
 
 # Order, sharding and resume with many more cases, other ones each time, and the tests that are marked long: 10 minutes.
 test-long: $(VENV)/.demo $(VENV)/.test
@@ -92,7 +104,7 @@ test-long: $(VENV)/.demo $(VENV)/.test
 full: test-long $(VENV)/.browser $(VENV)/.test-full azurite
 	$(BIN)/python -m pytest -m long tests/_engine tests/diagnostics tests/faults tests/images tests/pinned tests/sources \
 		$(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m '' tests/sources/test_cloud_stores.py tests/sources/hdf5/test_raw_chunks.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/sources/test_cloud_stores.py tests/sources/hdf5/test_raw_chunks.py $(PYTEST_ARGS)
 	$(BIN)/python scripts/frameworks_matrix.py build/full
 	$(if $(REPOSITORIES),$(BIN)/python scripts/published_scripts.py $(REPOSITORIES) build/published)
 	$(if $(REPOSITORIES),$(BIN)/python scripts/others_tests.py $(REPOSITORIES) build/others)

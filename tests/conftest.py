@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.tiers"]
+
 DEADLINE = 2.0
 POLL = 0.005
 MARK = f"STOKER_TESTS={os.getpid()}"
@@ -33,8 +35,11 @@ try:
     import hypothesis
 except ImportError:
     pass
-else:  # the same examples in every run, and no clock: the machine may be busy
-    hypothesis.settings.register_profile("stoker", deadline=None, derandomize=True, database=None, max_examples=50)
+else:  # the same examples in every run, more of them in CI, and no clock: the machine may be busy
+    EXAMPLES = 50 if os.environ.get("CI") else 15
+    hypothesis.settings.register_profile(
+        "stoker", deadline=None, derandomize=True, database=None, max_examples=EXAMPLES
+    )
     hypothesis.settings.load_profile("stoker")
     hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)  # --hypothesis-profile=long
 

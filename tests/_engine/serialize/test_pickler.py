@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from stoker._engine.serialize import pickler
-from stoker._engine.serialize.pickler import LARGE
+from stoker._engine.serialize.pickler import LARGE, MappedFiles
 from stoker.errors import CannotSendError, MemoryLimitError
 
 LENGTH = LARGE // 4
@@ -409,7 +409,7 @@ def test_the_memory_of_a_device_is_refused(torch: Any) -> None:
         device = torch.device("cuda:1")
 
     with pytest.raises(CannotSendError, match="cuda:1"):
-        pickler._reduce_storage(Storage(), pickler.MappedFiles(), [])
+        pickler._reduce_storage(Storage(), MappedFiles(), [])
 
 
 @pytest.mark.leaves_behind("torch keeps what it opened of the GPU")
