@@ -90,12 +90,10 @@ from stoker._engine.supervision.admission import Admission, Refused
 from stoker._engine.supervision.dispatch import Dispatch
 from stoker._engine.supervision.restarts import ends_itself
 from stoker._engine.supervision.rules import IdlePolicy, RecyclingPolicy, Rules, Stall, Stalls
-from stoker._engine.supervision.slot_allocator import SlotAllocator
+from stoker._engine.supervision.slot_allocator import SlotAllocator, WorkerMemory
 from stoker._engine.supervision.split_policy import SplitPolicy
-from stoker._engine.supervision.worker_memory import WorkerMemory
 from stoker._engine.transport import leaves
-from stoker._engine.transport.arena import Arena, Slot
-from stoker._engine.transport.board import Board
+from stoker._engine.transport.arena import Arena, Board, Slot
 
 TOLD = (4, 32, 256)
 """Numbers of answers after which the trainer gets the cost of a row and the memory of a unit: the next epoch knows them

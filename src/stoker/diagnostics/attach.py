@@ -85,8 +85,8 @@ def flush() -> None:
 
 def _recorder(folder: str, limit: str | None) -> Recorder:
     if order := os.environ.get(PROFILE):
-        from stoker.diagnostics.profile.profile_order import ProfileOrder
         from stoker.diagnostics.profile.profiling_recorder import ProfilingRecorder
+        from stoker.diagnostics.settings.batch_limit import ProfileOrder
 
         profiling = ProfilingRecorder(folder, ProfileOrder.of_text(order))
         atexit.register(profiling.forget)  # after the last flush, which is registered later

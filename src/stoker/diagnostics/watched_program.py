@@ -25,8 +25,7 @@ from stoker._core.machine.gpu_activity import GpuActivity
 from stoker.diagnostics import attach
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.process_tree import ProcessTree
-from stoker.diagnostics.profile.profile_order import ProfileOrder
-from stoker.diagnostics.settings.batch_limit import BatchLimit
+from stoker.diagnostics.settings.batch_limit import BatchLimit, ProfileOrder
 from stoker.diagnostics.settings.setting_trial import Override
 
 POLL = 0.05

@@ -22,7 +22,7 @@ from stoker._engine.messages import Delivery, MarkingHeap, Message, Pulse, Worke
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.deadlines import REAP
 from stoker._engine.supervision.rules import held_bytes
-from stoker._engine.transport import board
+from stoker._engine.transport import arena
 
 
 class Gated(stoker.Dataset[Any]):
@@ -43,7 +43,7 @@ class Gated(stoker.Dataset[Any]):
 
 def test_batch_memory_that_trainer_drops_is_rewritten() -> None:
     gate, opens = os.pipe()
-    size, page = 1 << 20, board.SIZE
+    size, page = 1 << 20, arena.SIZE
     dataset = Gated(size, gate)
     with stoker.DataLoader(dataset, batch_size=1, num_workers=1, output="numpy", seed=0, timeout=20) as loader:
         iterator = iter(loader)

@@ -24,7 +24,7 @@ from stoker._core.machine.memory import Available
 from stoker._core.machine.reserve import kept_free
 from stoker._engine import supervisor
 from stoker._engine.spawn import trainer
-from stoker._engine.supervision import dispatch, worker_memory
+from stoker._engine.supervision import dispatch, slot_allocator
 from stoker._engine.transport import arena
 from stoker._engine.transport.segments import ArenaFiles
 
@@ -374,7 +374,7 @@ def test_spawned_workers_take_turns_where_memory_is_short(monkeypatch: pytest.Mo
     there = Available(kept_free(4 * growth) + growth + growth // 2, 4 * growth, "a test")
     monkeypatch.setattr(trainer.memory, "available", lambda: there)
     monkeypatch.setattr(
-        worker_memory.WorkerMemory, "showed", lambda self, worker, own: None
+        slot_allocator.WorkerMemory, "showed", lambda self, worker, own: None
     )  # they take as much as before
     told: list[Any] = []
     made = loader(Told(), on_event=told.append)

@@ -10,7 +10,7 @@ from stoker._core.machine.memory import Available
 from stoker._core.machine.reserve import kept_free
 from stoker._engine.supervision.admission import LOOK_AGAIN, PATIENCE, UNKNOWN, Admission
 from stoker._engine.supervision.dispatch import Assignment, Dispatch
-from stoker._engine.supervision.worker_memory import MUCH, WorkerMemory
+from stoker._engine.supervision.slot_allocator import MUCH, WorkerMemory
 
 MIB = 1 << 20
 LIMIT = 100 * UNKNOWN

@@ -43,7 +43,7 @@ from stoker._engine.commands import (
 from stoker._engine.supervision.dispatch import SLOW_UNIT
 from stoker._engine.supervision.restarts import KILLS, OWN_KILLS, PERIOD
 from stoker._engine.supervision.rules import STALLS, Rules
-from stoker._engine.supervision.worker_memory import MUCH
+from stoker._engine.supervision.slot_allocator import MUCH
 from stoker._engine.supervisor import Supervisor
 from stoker._engine.transport.rows import Layout
 from tests._engine.supervision.arena import Memory

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from stoker._engine.supervision.dispatch import Assignment, Dispatch
-from stoker._engine.supervision.slot_allocator import SlotAllocator
-from stoker._engine.supervision.worker_memory import MUCH, WorkerMemory
+from stoker._engine.supervision.slot_allocator import MUCH, SlotAllocator, WorkerMemory
 from stoker._engine.transport import segments
 from stoker._engine.transport.arena import Arena, Slot, SpokenFor, rounded
 from stoker._engine.transport.segments import ArenaFiles

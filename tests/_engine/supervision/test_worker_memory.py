@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker._engine.supervision.worker_memory import MUCH, WorkerMemory
+from stoker._engine.supervision.slot_allocator import MUCH, WorkerMemory
 
 
 def born(now: dict[int, int], known: int | None = None) -> WorkerMemory:

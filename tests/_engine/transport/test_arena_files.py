@@ -11,8 +11,7 @@ import pytest
 
 from stoker._core.machine.memory import Available
 from stoker._engine.transport import arena, segments
-from stoker._engine.transport.arena import Arena
-from stoker._engine.transport.board import SIZE, Board
+from stoker._engine.transport.arena import SIZE, Arena, Board
 from stoker._engine.transport.reader import Reader
 from stoker._engine.transport.segments import ArenaFiles
 from stoker._engine.transport.writer import SlotWriter

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker._engine.transport import board, segments
-from stoker._engine.transport.board import Board
+from stoker._engine.transport import arena, segments
+from stoker._engine.transport.arena import Board
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def descriptor() -> Iterator[int]:
 def test_posted_slot_is_collected_once(descriptor: int) -> None:
     trainers, zygotes = Board(descriptor), Board(descriptor)
     assert zygotes.collect() == []
-    for number in (7, 0, board.SIZE - 1):
+    for number in (7, 0, arena.SIZE - 1):
         trainers.post(number)
-    assert zygotes.collect() == [0, 7, board.SIZE - 1]
+    assert zygotes.collect() == [0, 7, arena.SIZE - 1]
     assert zygotes.collect() == []
     trainers.post(7)
     assert zygotes.collect() == [7]
@@ -42,10 +42,10 @@ def test_a_fork_posts_nothing(descriptor: int) -> None:
 
 def test_post_beyond_the_board_is_an_index_error(descriptor: int) -> None:
     with pytest.raises(IndexError):
-        Board(descriptor).post(board.SIZE)
+        Board(descriptor).post(arena.SIZE)
 
 
 def test_longer_file_keeps_its_length(descriptor: int) -> None:
-    os.ftruncate(descriptor, 10 * board.SIZE)
+    os.ftruncate(descriptor, 10 * arena.SIZE)
     Board(descriptor)
-    assert os.fstat(descriptor).st_size == 10 * board.SIZE
+    assert os.fstat(descriptor).st_size == 10 * arena.SIZE

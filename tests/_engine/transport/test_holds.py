@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._engine.transport import board, owned, segments
-from stoker._engine.transport.arena import Arena, Slot
-from stoker._engine.transport.board import Board
+from stoker._engine.transport import arena, owned, segments
+from stoker._engine.transport.arena import Arena, Board, Slot
 from stoker._engine.transport.reader import Reader
 from stoker._engine.transport.segments import ArenaFiles
 from stoker._engine.transport.writer import SlotWriter
@@ -27,7 +26,7 @@ class Line:
     def __init__(self, budget: int = 1 << 30, with_board: bool = True) -> None:
         self.descriptor = segments.create()
         self.board = Board(self.descriptor) if with_board else None
-        self.arena = Arena(ArenaFiles([self.descriptor]), begin=board.SIZE if with_board else 0)
+        self.arena = Arena(ArenaFiles([self.descriptor]), begin=arena.SIZE if with_board else 0)
         self.reader = Reader(ArenaFiles([self.descriptor]), budget, Board(self.descriptor) if with_board else None)
         self.writer = SlotWriter(ArenaFiles([self.descriptor]), self.arena.take)
 

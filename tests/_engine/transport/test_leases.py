@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._engine.transport import board, reader, segments
-from stoker._engine.transport.arena import Arena
-from stoker._engine.transport.board import Board
+from stoker._engine.transport import arena, reader, segments
+from stoker._engine.transport.arena import Arena, Board
 from stoker._engine.transport.leaves import SMALL
 from stoker._engine.transport.reader import ForkHold, Reader, forking
 from stoker._engine.transport.segments import ArenaFiles
@@ -36,7 +35,7 @@ class Line:
     def __init__(self, budget: int = 1 << 30) -> None:
         self.descriptor = segments.create()
         self.board = Board(self.descriptor)
-        self.arena = Arena(ArenaFiles([self.descriptor]), begin=board.SIZE)
+        self.arena = Arena(ArenaFiles([self.descriptor]), begin=arena.SIZE)
         self.reader = Reader(ArenaFiles([self.descriptor]), budget, Board(self.descriptor))
         self.writer = SlotWriter(ArenaFiles([self.descriptor]), self.exchange)
         self.hint = 0
@@ -683,7 +682,7 @@ def test_posted_slot_may_be_read_before_it_is_collected(line: Line) -> None:
 
 
 def test_slot_beyond_the_board_is_returned_by_message(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board, "SIZE", 1)
+    monkeypatch.setattr(arena, "SIZE", 1)
     first, second = line.send(array), line.send(array)
     del first, second
     line.reader.discard(line.arena.slot(1))

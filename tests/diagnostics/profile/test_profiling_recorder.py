@@ -14,8 +14,8 @@ import pytest
 
 import stoker
 from stoker import DataLoader
-from stoker.diagnostics.profile.profile_order import ProfileOrder
 from stoker.diagnostics.profile.profiling_recorder import ProfilingRecorder, _length
+from stoker.diagnostics.settings.batch_limit import ProfileOrder
 
 
 class Draws:

@@ -62,8 +62,7 @@ from stoker._engine.process.channel import Channel, pair
 from stoker._engine.process.deadlines import FLUSH, LEAVE, REAP
 from stoker._engine.supervision.rules import Rules
 from stoker._engine.supervisor import Supervisor, dumps
-from stoker._engine.transport import board
-from stoker._engine.transport.arena import Arena
+from stoker._engine.transport.arena import SIZE, Arena, Board
 from stoker._engine.transport.segments import ArenaFiles
 
 
@@ -135,13 +134,13 @@ class Zygote:
         self._source = source
         self._collecting = collecting
         budget = rules.memory_budget
-        arena = Arena(ends.arena, None if budget is None else budget // 2, begin=board.SIZE)
+        arena = Arena(ends.arena, None if budget is None else budget // 2, begin=SIZE)
         self._supervisor = Supervisor(
             workers,
             rules,
             arena,
             self,
-            board.Board.where_allowed(ends.arena[0]),
+            Board.where_allowed(ends.arena[0]),
             unpickles=source.unpickles,
             ahead=True,
             may_be_locked=True,

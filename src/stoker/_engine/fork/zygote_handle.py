@@ -22,7 +22,7 @@ from stoker._engine.process.deadlines import CLOSE, FLUSH, GONE, REAP
 from stoker._engine.process.worker_events import MINDER, starting
 from stoker._engine.process_guard import allow, time_left
 from stoker._engine.supervision.rules import Rules, held_bytes
-from stoker._engine.transport.board import Board
+from stoker._engine.transport.arena import Board
 from stoker._engine.transport.reader import ForkHold, Reader
 from stoker._engine.transport.segments import ArenaFiles
 

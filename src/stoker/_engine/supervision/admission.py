@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from stoker._core.machine import memory, reserve
 from stoker._engine.supervision.dispatch import Dispatch
-from stoker._engine.supervision.slot_allocator import SlotAllocator
-from stoker._engine.supervision.worker_memory import MUCH, WorkerMemory
+from stoker._engine.supervision.slot_allocator import MUCH, SlotAllocator, WorkerMemory
 from stoker.errors import MemoryLimitError
 
 UNKNOWN = 1 << 30

@@ -24,8 +24,7 @@ import numpy as np
 
 from stoker._core.machine.reserve import check, punch
 from stoker._engine.transport import leaves, owned, segments
-from stoker._engine.transport.arena import Slot
-from stoker._engine.transport.board import Board
+from stoker._engine.transport.arena import Board, Slot
 from stoker._engine.transport.leaves import SMALL, Leaf, Opaque
 from stoker._engine.transport.owned import Array, Hold, Owned, tensor_over
 from stoker._engine.transport.segments import ArenaFiles, Mapping

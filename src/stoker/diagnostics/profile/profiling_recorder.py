@@ -18,11 +18,10 @@ from typing import Any
 from stoker._core.protocol import asked
 from stoker.diagnostics.loader_hooks import MARK, LoaderHooks
 from stoker.diagnostics.profile.batch_sums import BatchSums
-from stoker.diagnostics.profile.profile_order import ProfileOrder
 from stoker.diagnostics.profile.profile_session import ProfileSession
 from stoker.diagnostics.profile.profiling import FEWEST, LoopTimes, fresh, held_steps, shared_part
 from stoker.diagnostics.recorder import EpochRecord, Recorder, samples_in, say
-from stoker.diagnostics.settings.batch_limit import EnoughBatches
+from stoker.diagnostics.settings.batch_limit import EnoughBatches, ProfileOrder
 
 WRITTEN = 0.5
 """Seconds between two versions of the profiles: a process that is killed loses everything after the last one."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoker.diagnostics.measurements import Measurements
-from stoker.diagnostics.profile.profile_order import ProfileOrder
+from stoker.diagnostics.settings.batch_limit import ProfileOrder
 from stoker.diagnostics.settings.engine_comparison import STAYS
 from stoker.diagnostics.watched_program import GRACE, WatchedProgram
 from stoker.errors import ProgramFailedError
