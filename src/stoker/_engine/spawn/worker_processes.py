@@ -22,7 +22,7 @@ import numpy as np
 from stoker._core.machine import memory, reserve
 from stoker._engine.messages import FromWorker, ToWorker, Unit, UnitDone, Unpickled, packed, unpacked
 from stoker._engine.process import linux
-from stoker._engine.process.deadlines import FLUSH, LEAVE, REAP
+from stoker._engine.process.deadlines import FLUSH, GONE_BY_ITSELF, LEAVE, REAP
 from stoker._engine.process.worker_events import not_started
 from stoker._engine.process_guard import allow, time_left
 from stoker._engine.serialize import pickler, unpicklable
@@ -91,7 +91,7 @@ class WorkerProcess:
         closed.
         """
         self.pipe.close()
-        self.process.join(REAP)
+        self.process.join(GONE_BY_ITSELF)
         if self.process.is_alive():  # it is stopped, or its pipe alone was closed
             self.process.kill()
             self.process.join(REAP)
