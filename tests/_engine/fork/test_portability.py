@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import stoker
+from stoker._core.machine import timer
 from stoker._engine.backends import choose_start_method
-from stoker._engine.process import linux
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 
@@ -34,7 +34,7 @@ def test_loader_works_without_linux_only_functions(
 ) -> None:
     for name in missing:
         monkeypatch.delattr(os, name, raising=False)
-    monkeypatch.setattr(linux, "_kernel", lambda: None)
+    monkeypatch.setattr(timer, "_kernel", lambda: None)
     loader = stoker.DataLoader(Images(), batch_size=8, num_workers=2, output="numpy", multiprocessing_context=method)
     batches = [(batch["image"].copy(), batch["index"]) for batch in loader]
     assert [list(indices) for _, indices in batches] == [list(range(start, start + 8)) for start in (0, 8, 16)]

@@ -17,8 +17,8 @@ REAP = 0.5
 """Time for the kernel to remove a process after SIGKILL."""
 
 GONE_BY_ITSELF = 2.0
-"""Trainer: time for a spawned worker that has closed its pipe to end, before SIGKILL. A busy machine takes more than half
-a second for the exit of an interpreter with torch, and a killed one has lost its exit code."""
+"""Trainer: time for a spawned worker that has closed its pipe to end, before SIGKILL. A busy machine takes more than
+half a second for the exit of an interpreter with torch, and a killed one has lost its exit code."""
 
 GONE = 5.0
 """Trainer: the same for the zygote, which would stay a zombie of the user's program. A busy machine takes seconds."""

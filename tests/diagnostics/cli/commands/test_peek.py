@@ -78,7 +78,7 @@ def test_sources_that_cannot_be_opened(capsys: pytest.CaptureFixture[str]) -> No
     assert "no file, no folder and no module:object 'rows.parqet'" in capsys.readouterr().err
     Path("broken.npy").write_bytes(b"nothing")
     assert main(["peek", "broken.npy"]) == 1
-    assert capsys.readouterr().err.startswith("stoker: broken.npy cannot be opened: ")
+    assert capsys.readouterr().err.startswith("stoker: broken.npy (7 bytes) has no header of a .npy file: ")
     assert main(["peek", "broken.npy", "--sheet", "nowhere/sheet.png"]) == 1
     assert "the folder" in capsys.readouterr().err
 

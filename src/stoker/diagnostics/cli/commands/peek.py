@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from stoker.diagnostics.cli.output import CommandError, check_writable, console_of, print_json, print_table, size
-from stoker.diagnostics.peek.fields import ClassBalance, FieldSummary
-from stoker.diagnostics.peek.open_source import open_source
-from stoker.diagnostics.peek.source_peek import SourcePeek
-from stoker.diagnostics.peek.source_peek import peek as peek_at
 from stoker.errors import StokerError
+
+if TYPE_CHECKING:
+    from stoker.diagnostics.peek.fields import ClassBalance, FieldSummary
+    from stoker.diagnostics.peek.source_peek import SourcePeek
 
 CLASSES = 10
 """Classes that are shown; JSON has all."""
@@ -37,6 +37,10 @@ def peek(
 
     Exits with 1 if one of the samples looked at cannot be read.
     """
+    # here, since they import torch, which the other commands do without
+    from stoker.diagnostics.peek import source_peek
+    from stoker.diagnostics.peek.open_source import open_source
+
     if sheet is not None:
         check_writable(sheet, "--sheet")
     try:
@@ -45,11 +49,9 @@ def peek(
         raise
     except (OSError, ValueError) as error:
         raise CommandError(f"{source} cannot be opened: {error}") from error
-    found = peek_at(opened, samples)
+    found = source_peek.peek(opened, samples)
     if sheet is not None:
-        from stoker.diagnostics.peek.source_peek import write_sheet  # imports torch; other commands do without
-
-        write_sheet(opened, sheet, images)
+        source_peek.write_sheet(opened, sheet, images)
     if as_json:
         print_json(found.as_dict())
     else:

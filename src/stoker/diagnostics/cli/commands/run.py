@@ -98,7 +98,17 @@ WITH_VALUES = {
     "run": ("--engine", "--report", "--trace"),
     "compare": ("--batches", "--seconds", "--rounds", "--loader", "--report"),
     "profile": ("--batches", "--loader", "--step-ms", "--workers", "--report", "--trace"),
-    "tune": ("--step-ms", "--seconds", "--each", "--max-workers", "--batch-sizes", "--loader", "--engine"),
+    "tune": (
+        "--step-ms",
+        "--seconds",
+        "--each",
+        "--max-workers",
+        "--batch-sizes",
+        "--loader",
+        "--engine",
+        "--workers",
+        "--plot",
+    ),
 }
 """By the command that takes `-m MODULE`: its other options with a value."""
 
