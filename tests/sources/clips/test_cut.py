@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker.sources.clips.clips_of_files import Cut
@@ -16,6 +16,7 @@ from stoker.sources.clips.clips_of_files import Cut
     total=st.integers(1, 200_000),
     pads=st.booleans(),
 )
+@example(seconds=0.01171875, hop=None, rate=30_000 / 1001, total=2, pads=False)  # several clips begin at one tick
 def test_clips_cover_a_file_as_far_as_they_can(
     seconds: float, hop: float | None, rate: float, total: int, pads: bool
 ) -> None:

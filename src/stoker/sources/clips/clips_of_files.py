@@ -235,7 +235,7 @@ class Cut:
         """
         assert self.hop is not None
         length = self.length(total, rate)
-        count = max(0, int((total + slack - length) / (self.hop * rate)) + 2)
+        count = max(0, int((total + slack - length + 0.5) / (self.hop * rate)) + 2)  # a start is rounded
         while count and self.start(count - 1, rate) + length > total + slack:
             count -= 1
         if self.pads and (not count or self.start(count - 1, rate) + length < total - slack):
