@@ -23,7 +23,9 @@ def __getattr__(name: str) -> object:
         return first_use.loaded(__name__, name, first_use.HOMES)
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("stoker")
-    return importlib.import_module("stoker._core.moved").value_of(name)
+    if name in first_use.FORMER_HOMES:
+        return getattr(importlib.import_module(first_use.FORMER_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,12 @@
 # The public names of Stoker, and the module of each: the only list. To add a name, add its line here. Lazy loading
 # (`_core/first_use.py`), `__all__`, the test of the public names, and two packages read this file. Names that left this
-# list are importable through 0.1: they go into `NAMES` of `_core/moved.py`. `stoker.errors` has all errors.
+# list are importable through 0.1: they stand at the end. `stoker.errors` has all errors.
+
+import typing
 
 from stoker import errors as errors
 from stoker import events as events
+from stoker import extend as extend
 from stoker import images as images
 from stoker._core.worker_info import WorkerInfo as WorkerInfo
 from stoker._core.worker_info import get_worker_info as get_worker_info
@@ -108,3 +111,71 @@ from stoker.sources.tfrecord.dataset import TFRecordDataset as TFRecordDataset
 from stoker.sources.tfrecord.stream import TFRecordStream as TFRecordStream
 
 __version__: str
+
+# Names that were public once: importable through 0.1, without a warning; `dir` and `__all__` have none of them. A name
+# that leaves the list above comes here.
+if typing.TYPE_CHECKING:
+    from stoker.diagnostics.profile.loader_profile import LoaderProfile as LoaderProfile
+    from stoker.diagnostics.profile.profiling import Profiling as Profiling
+    from stoker.errors import ArrayFileError as ArrayFileError
+    from stoker.errors import ClipLengthError as ClipLengthError
+    from stoker.errors import CompressedFileError as CompressedFileError
+    from stoker.errors import CSVHeaderError as CSVHeaderError
+    from stoker.errors import DatabaseConnectionError as DatabaseConnectionError
+    from stoker.errors import DeviceInWorkerError as DeviceInWorkerError
+    from stoker.errors import DuplicateKeyError as DuplicateKeyError
+    from stoker.errors import EmptyBatchError as EmptyBatchError
+    from stoker.errors import EmptyFolderError as EmptyFolderError
+    from stoker.errors import ErrorPolicyError as ErrorPolicyError
+    from stoker.errors import FileChangedError as FileChangedError
+    from stoker.errors import FolderError as FolderError
+    from stoker.errors import FolderLoopError as FolderLoopError
+    from stoker.errors import ForkDeadlockError as ForkDeadlockError
+    from stoker.errors import FrameworkVersionError as FrameworkVersionError
+    from stoker.errors import GradientInWorkerError as GradientInWorkerError
+    from stoker.errors import HDF5Error as HDF5Error
+    from stoker.errors import HDF5ValueError as HDF5ValueError
+    from stoker.errors import ImageArgumentError as ImageArgumentError
+    from stoker.errors import ImageError as ImageError
+    from stoker.errors import ImageFormatError as ImageFormatError
+    from stoker.errors import ImageTooLargeError as ImageTooLargeError
+    from stoker.errors import InstallError as InstallError
+    from stoker.errors import IntegerSizeError as IntegerSizeError
+    from stoker.errors import IteratorBusyError as IteratorBusyError
+    from stoker.errors import IteratorClosedError as IteratorClosedError
+    from stoker.errors import KafkaError as KafkaError
+    from stoker.errors import LabelCountError as LabelCountError
+    from stoker.errors import LeafTypeError as LeafTypeError
+    from stoker.errors import LMDBError as LMDBError
+    from stoker.errors import LoaderTimeoutError as LoaderTimeoutError
+    from stoker.errors import MediaFileError as MediaFileError
+    from stoker.errors import MemberDecodeError as MemberDecodeError
+    from stoker.errors import MissingColumnError as MissingColumnError
+    from stoker.errors import MissingFieldError as MissingFieldError
+    from stoker.errors import MissingFolderError as MissingFolderError
+    from stoker.errors import MissingKeyError as MissingKeyError
+    from stoker.errors import NotAFolderError as NotAFolderError
+    from stoker.errors import ObjectStoreError as ObjectStoreError
+    from stoker.errors import PackError as PackError
+    from stoker.errors import ParquetFileError as ParquetFileError
+    from stoker.errors import ParquetValueError as ParquetValueError
+    from stoker.errors import PreviewError as PreviewError
+    from stoker.errors import ProgramFailedError as ProgramFailedError
+    from stoker.errors import QuarantineError as QuarantineError
+    from stoker.errors import QueryError as QueryError
+    from stoker.errors import RecordDecodeError as RecordDecodeError
+    from stoker.errors import RecordError as RecordError
+    from stoker.errors import SamplerError as SamplerError
+    from stoker.errors import SchemaMismatchError as SchemaMismatchError
+    from stoker.errors import ShardError as ShardError
+    from stoker.errors import ShardIndexError as ShardIndexError
+    from stoker.errors import ShardingError as ShardingError
+    from stoker.errors import StateFormatError as StateFormatError
+    from stoker.errors import StateMismatchError as StateMismatchError
+    from stoker.errors import StreamLostError as StreamLostError
+    from stoker.errors import TargetError as TargetError
+    from stoker.errors import UnreadableFolderError as UnreadableFolderError
+    from stoker.errors import WorkerStartError as WorkerStartError
+    from stoker.events import Event as Event
+    from stoker.packing.pack import PackResult as PackResult
+    from stoker.sources.parquet.values import SampleOrigin as SampleOrigin

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import stoker
-from stoker._core import moved
+from stoker._core import first_use
 
 STUB = ast.parse((Path(stoker.__file__).parent / "__init__.pyi").read_text())
 HOMES = {
@@ -37,16 +37,17 @@ METHODS_OF_THE_LOADER = [
 
 
 def test_stub_is_the_list_of_public_names() -> None:
-    assert stoker.__all__ == sorted([*HOMES, "errors", "events", "images"])
+    assert stoker.__all__ == sorted([*HOMES, "errors", "events", "extend", "images"])
     assert {*stoker.__all__, "__version__"} <= set(dir(stoker))
     public = {name for name in vars(stoker) if not name.startswith("_")}
     assert {name for name in public - set(stoker.__all__) if not inspect.ismodule(getattr(stoker, name))} == set()
 
 
 def test_stub_exports_each_name_on_its_own_line() -> None:
-    *imports, version = STUB.body
-    assert ast.unparse(version) == "__version__: str"
-    for node in imports:
+    typing, *imports, version, former = STUB.body
+    assert [ast.unparse(typing), ast.unparse(version)] == ["import typing", "__version__: str"]
+    assert isinstance(former, ast.If) and ast.unparse(former.test) == "typing.TYPE_CHECKING"
+    for node in [*imports, *former.body]:
         assert isinstance(node, ast.ImportFrom)
         assert [alias.asname for alias in node.names] == [node.names[0].name], "`name as name`, which re-exports it"
     assert len({ast.unparse(node) for node in imports}) == len(stoker.__all__)
@@ -100,9 +101,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_former_names_are_found_but_not_listed() -> None:
-    for name, home in moved.NAMES.items():
+    for name, home in first_use.FORMER_HOMES.items():
         assert getattr(stoker, name) is getattr(importlib.import_module(home), name)
-    assert not set(moved.NAMES) & {*stoker.__all__, *dir(stoker)}
+    assert not set(first_use.FORMER_HOMES) & {*stoker.__all__, *dir(stoker)}
 
 
 def test_no_module_hides_a_public_name() -> None:

@@ -16,16 +16,26 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def homes_of(stub: str) -> dict[str, str]:
-    """Returns the names that a stub beside `stoker/__init__.py` lists, with the module that defines each."""
+def homes_of(stub: str, former: bool = False) -> dict[str, str]:
+    """Returns the names that a stub beside `stoker/__init__.py` lists, with the module that defines each.
+
+    Args:
+        stub: name of the file.
+        former: of the indented lines, which have names that were public once.
+    """
     loader: Any = sys.modules["stoker"].__spec__.loader  # type: ignore[union-attr]  # works in zip archives too
     path = os.path.join(os.path.dirname(os.path.dirname(__file__)), stub)
-    lines = (line.split() for line in loader.get_data(path).decode().splitlines())
-    return {words[3]: words[1] for words in lines if words[:1] == ["from"]}  # from HOME import NAME as NAME
+    begin = "    from " if former else "from "
+    lines = (line.split() for line in loader.get_data(path).decode().splitlines() if line.startswith(begin))
+    return {words[3]: words[1] for words in lines}  # from HOME import NAME as NAME
 
 
 HOMES = homes_of("__init__.pyi")
 """From each public name to the module that defines it; "stoker" for a module."""
+
+
+FORMER_HOMES = homes_of("__init__.pyi", former=True)
+"""The same of names that `stoker` exported once: importable from it through 0.1, without a warning."""
 
 
 def public_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""Modules and public names that moved, by the names that they had: programs import them, and pickles name them.
+"""Modules that moved, by the names that they had: pickles that users keep name them.
 
 `first_use.FormerModules` asks this module for names of Stoker that no other finder knows. The module of a former name
 is today's module itself, so classes are the same under both names. There is no warning: a name in a pickle is nobody's
@@ -12,7 +12,6 @@ import sys
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 MODULES = {
     "stoker._accounting": "stoker.loader._accounting",
@@ -70,42 +69,6 @@ MODULES = {
 their own. Both names are full: `"stoker._machine": "stoker._core.machine"`. A package that is no more needs an entry as
 long as a module below it has one. Of a module that was split, the entry names the part that has or imports every class.
 """
-
-_ERRORS = (
-    *("ArrayFileError", "ClipLengthError", "CompressedFileError", "CSVHeaderError", "DatabaseConnectionError"),
-    *("DeviceInWorkerError", "DuplicateKeyError", "EmptyBatchError", "EmptyFolderError", "ErrorPolicyError"),
-    *("FileChangedError", "FolderError", "FolderLoopError", "ForkDeadlockError", "FrameworkVersionError"),
-    *("GradientInWorkerError", "HDF5Error", "HDF5ValueError", "ImageArgumentError", "ImageError"),
-    *("ImageFormatError", "ImageTooLargeError", "InstallError", "IntegerSizeError", "IteratorBusyError"),
-    *("IteratorClosedError", "KafkaError", "LabelCountError", "LeafTypeError", "LMDBError", "LoaderTimeoutError"),
-    *("MediaFileError", "MemberDecodeError", "MissingColumnError", "MissingFieldError", "MissingFolderError"),
-    *("MissingKeyError", "NotAFolderError", "ObjectStoreError", "PackError", "ParquetFileError"),
-    *("ParquetValueError", "PreviewError", "ProgramFailedError", "QuarantineError", "QueryError"),
-    *("RecordDecodeError", "RecordError", "SamplerError", "SchemaMismatchError", "ShardError", "ShardIndexError"),
-    *("ShardingError", "StateFormatError", "StateMismatchError", "StreamLostError", "TargetError"),
-    *("UnreadableFolderError", "WorkerStartError"),
-)
-NAMES = dict.fromkeys(_ERRORS, "stoker.errors") | {
-    "LoaderProfile": "stoker.diagnostics.profile.loader_profile",
-    "Profiling": "stoker.diagnostics.profile.profiling",
-    "Event": "stoker.events",
-    "PackResult": "stoker.packing.pack",
-    "SampleOrigin": "stoker.sources.parquet.values",
-}
-"""Names that `stoker` exported once, with their modules: importable from it through 0.1, without a warning. A name that
-leaves `__init__.pyi` comes here. `dir` and `__all__` have none of them.
-"""
-
-
-def value_of(name: str) -> Any:
-    """Returns what had a public name.
-
-    Raises:
-        AttributeError: nothing had it.
-    """
-    if name not in NAMES:
-        raise AttributeError(f"module 'stoker' has no attribute {name!r}")
-    return getattr(importlib.import_module(NAMES[name]), name)
 
 
 def name_today(former: str) -> str | None:
