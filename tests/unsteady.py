@@ -20,7 +20,10 @@ MOST = 3
 SECONDS = 300
 """Of one test alone, after which it counts as failed."""
 
-NEVER = tuple(f"tests/{name}/" for name in ("same_data", "conformance", "faults", "pinned"))
+NEVER = tuple(
+    f"tests/{name}/"
+    for name in ("same_data", "conformance", "faults", "pinned", "births", "loader/_state", "loader/_epoch")
+)
 KEY = "unsteady"
 
 

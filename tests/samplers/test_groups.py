@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from stoker.samplers.groups import EvenGroups
+from stoker.samplers.balanced import EvenGroups
 from stoker.samplers.keyed import keys
 from stoker.samplers.permutation import Permutation
 

@@ -1,4 +1,6 @@
-"""The activity of each worker, in memory that its zygote can read when the worker dies or stalls."""
+"""The activity of each worker: what it does with the unit in hand, and the memory shared with the zygote that says so,
+readable when the worker stalls and after its end.
+"""
 
 from __future__ import annotations
 
@@ -83,9 +85,6 @@ START = Position(Activity.START)
 COLLATE = Position(Activity.COLLATE)
 WRITE = Position(Activity.WRITE)
 SEVERAL = Position(Activity.SEVERAL)
-
-
-# The activity of each worker, in memory that it shares with its zygote: readable after the worker's end.
 
 
 SIZE = 128

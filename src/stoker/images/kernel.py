@@ -189,7 +189,7 @@ def _differing(kernel: Kernel) -> str | None:
     return None
 
 
-# A picture of 40 x 40 pixels, base, 4:2:0: what `kernel.py` decodes before the decoder is trusted.
+# A picture of 40 x 40 pixels, base, 4:2:0: what this file decodes before the decoder is trusted.
 
 
 JPEG = b64decode(

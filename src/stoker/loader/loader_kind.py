@@ -1,4 +1,6 @@
-"""Ranks whose loaders differ where they have to be equal, found by the store of `torch.distributed`, without waiting.
+"""What tells a loader apart from another: across ranks, in a checkpoint, and for a state computed from its number.
+
+Ranks whose loaders differ where they have to be equal are found by the store of `torch.distributed`, without waiting.
 
 The first rank that begins an epoch of a loader leaves its seed and length in the store; each other compares with them.
 """

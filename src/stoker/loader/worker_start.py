@@ -69,7 +69,7 @@ def check_sending(options: LoaderOptions) -> None:
     by_process = options.capabilities.own_process and options.multiprocessing_context is None
     may_differ = by_process and native_pools.jax_has_started() and choose_start_method(None).forked
     if may_differ and not birth_of(options).forked:
-        from stoker._engine.fork.start_zygote import check_parts
+        from stoker._engine.fork.fresh_interpreter import check_parts
 
         check_parts(_sent(options))
 

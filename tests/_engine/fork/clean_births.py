@@ -8,14 +8,15 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from stoker._engine.fork import start_zygote
+from stoker._engine.fork import fresh_interpreter
+from stoker._engine.serialize.payload import Payload
 
 
 def ask(question: Callable[..., Any], **parts: Any) -> Any:
     """What `question(**parts)` returns there, or the text of what it or the opening raised."""
     ear, mouth = os.pipe()
     try:
-        pid = start_zygote.start("clean_births:answer", {"question": question, **parts}, [mouth])
+        pid = fresh_interpreter.start("clean_births:answer", {"question": question, **parts}, [mouth])
     finally:
         os.close(mouth)
     with open(ear, "rb") as file:
@@ -34,7 +35,7 @@ def refusal(question: Callable[..., Any], **parts: Any) -> str:
     return "it was sent"
 
 
-def answer(parcel: start_zygote.Payload, fds: list[int]) -> None:
+def answer(parcel: Payload, fds: list[int]) -> None:
     """The entry of the clean interpreter."""
     try:
         parcel.prepare()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker._core.machine.memory import Available
-from stoker._engine.fork import start_zygote
+from stoker._engine.fork import fresh_interpreter
 from stoker._engine.serialize import payload
 from stoker.errors import CannotSendError, MemoryLimitError
 
@@ -295,7 +295,7 @@ def test_stoker_is_found_by_the_trainers_paths(run) -> None:
     from clean_births import ask
     print(ask(lambda: 5))
     """
-    hidden = os.pathsep.join([str(HERE), str(Path(start_zygote.__file__).parents[3])])
+    hidden = os.pathsep.join([str(HERE), str(Path(fresh_interpreter.__file__).parents[3])])
     assert run(script, COMMAND, PYTHONPATH="", HIDDEN=hidden) == ["5"]
 
 
@@ -505,12 +505,12 @@ def test_a_large_array_is_mapped_and_written_to_privately(run) -> None:
 def test_a_lack_of_memory_is_said_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payload, "available", lambda: Available(1 << 27, 1 << 30, "memory cgroup /box (v2)"))
     with pytest.raises(MemoryLimitError, match=r"100.0 MiB more are needed .* 128.0 MiB are available of 1,024.0 MiB"):
-        start_zygote.start("clean_births:answer", {"dataset": bytes(100 << 20)}, [])
+        fresh_interpreter.start("clean_births:answer", {"dataset": bytes(100 << 20)}, [])
 
 
 def test_the_original_error_is_the_cause() -> None:
     with pytest.raises(CannotSendError, match=r"^dataset: ") as caught:
-        start_zygote.start("clean_births:answer", {"dataset": (n for n in ())}, [])
+        fresh_interpreter.start("clean_births:answer", {"dataset": (n for n in ())}, [])
     assert isinstance(caught.value.__cause__, TypeError)
 
 
@@ -518,4 +518,6 @@ def test_all_arrays_together_are_asked_for_at_once(monkeypatch: pytest.MonkeyPat
     np = pytest.importorskip("numpy")
     monkeypatch.setattr(payload, "available", lambda: Available(1 << 27, 1 << 30, "the machine"))
     with pytest.raises(MemoryLimitError, match=r"100.0 MiB more are needed after 0.0 MiB"):
-        start_zygote.start("clean_births:answer", {"dataset": [np.zeros(50 << 20, np.uint8) for _ in range(2)]}, [])
+        fresh_interpreter.start(
+            "clean_births:answer", {"dataset": [np.zeros(50 << 20, np.uint8) for _ in range(2)]}, []
+        )

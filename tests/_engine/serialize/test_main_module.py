@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker._engine.fork.start_zygote import start
+from stoker._engine.fork.fresh_interpreter import start
 from stoker._engine.serialize.main_module import names_after_import
 from stoker._engine.spawn.worker_processes import WorkerPayload
 from stoker.errors import WorkerStartError

@@ -17,7 +17,7 @@ import pytest
 
 from stoker import DataLoader
 from stoker._engine.commands import Heard
-from stoker._engine.fork import start_zygote, zygote
+from stoker._engine.fork import fresh_interpreter, zygote
 from stoker._engine.messages import Delivery, Message, SlotWanted, Unit, UnitDone, packed
 from stoker._engine.process import channel, process_setup, worker
 from stoker._engine.supervision import slot_allocator
@@ -126,7 +126,7 @@ def receive_dataset(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> A
     if blow.fault != "half a message":
         return loader(Received(blow), **settings | {"multiprocessing_context": "forkserver", "num_workers": 1})
     blocks: list[Any] = []
-    make, start = start_zygote.Block, start_zygote.util.spawnv_passfds
+    make, start = fresh_interpreter.Block, fresh_interpreter.util.spawnv_passfds
 
     def block() -> Any:
         blocks.append(make())
@@ -137,8 +137,8 @@ def receive_dataset(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> A
             os.ftruncate(blocks[-2].fd, blocks[-2].size // 2)  # the stream; the other is for buffers
         return start(*arguments)
 
-    patch.setattr(start_zygote, "Block", block)
-    patch.setattr(start_zygote.util, "spawnv_passfds", cut)
+    patch.setattr(fresh_interpreter, "Block", block)
+    patch.setattr(fresh_interpreter.util, "spawnv_passfds", cut)
     return loader(Numbers(), **settings | {"multiprocessing_context": "forkserver"})
 
 
