@@ -242,6 +242,8 @@ def test_places_in_a_store(bucket: Bucket, here: Path) -> None:
 def test_folders_in_a_store_may_have_extensions(bucket: Bucket, here: Path) -> None:
     for name in ("v1.0/0.csv", "table.csv/part-0.csv", "table.csv/_SUCCESS", "year/year=1/x.parquet"):
         bucket.put(name, (here / "rows.csv").read_bytes())
+    for name in ("v1.0/", "year/", "year/year=1/"):  # what consoles make for folders
+        bucket.put(name, b"")
     rows = len(open_dataset("rows.csv"))
     assert len(open_dataset(bucket.url("v1.0"))) == len(open_dataset(bucket.url("table.csv/"))) == rows
     assert contents_of(bucket.url("x.zarr/")).places == [bucket.url("x.zarr")]

@@ -82,7 +82,7 @@ class PlaceContents:
     """Data of one kind at a place.
 
     Attributes:
-        place: as given.
+        place: as given, with the home folder for `~`.
         kind: of the data.
         places: the files, or the one folder.
     """
@@ -263,10 +263,11 @@ def _of_partitions(folder: str, storage_options: Mapping[str, Any] | None) -> Pl
         for path in places_of(root + "**/*", "files", storage_options, may_be_folders=True)
         if is_remote(path) or not os.path.isdir(path)
     ]
+    parents = {tuple(path[:depth]) for path in below for depth in range(1, len(path))}
     own = [
-        (folders, name)
-        for *folders, name in below
-        if not (_is_beside(name) or any(each.startswith(_HIDDEN) for each in folders))
+        (path[:-1], path[-1])
+        for path in below
+        if not (_is_beside(path[-1]) or any(each.startswith(_HIDDEN) for each in path[:-1]) or tuple(path) in parents)
     ]
     forms = {(len(folders), os.path.splitext(name)[1]) for folders, name in own}
     if len(forms) != 1 or not all("=" in each for folders, _ in own for each in folders):
@@ -305,9 +306,13 @@ def _of_store(folder: str, storage_options: Mapping[str, Any] | None) -> tuple[l
     if is_on_hub(root):
         root = PinnedRepositories(storage_options).pinned(root)
     above = hub_place(root).path if is_on_hub(root) else parsed(root).key
-    keys = [key.removeprefix(above) for key in remote_storage(root, storage_options).names(root)]
+    keys = [
+        key.removeprefix(above)
+        for key in remote_storage(root, storage_options).names(root)
+        if key.startswith(above)  # the folder itself may be an object, whose name is listed without its slash
+    ]
     folders = {key.partition("/")[0] for key in keys if "/" in key}
-    return [key for key in keys if key and "/" not in key], sorted(folders)
+    return [key for key in keys if key and "/" not in key and key not in folders], sorted(folders)
 
 
 def _of_files(place: Any, places: list[str]) -> PlaceContents:
