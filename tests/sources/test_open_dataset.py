@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker import ConcatDataset, open_dataset
+from stoker import ChainDataset, ConcatDataset, open_dataset
 from stoker.errors import EmptyFolderError, QueryError, TargetError
+from stoker.sources.open_dataset import contents_of
 from tests.pinned import sample_files
 from tests.sources.hub_server import Hub
 from tests.sources.object_servers import Bucket
@@ -95,6 +96,71 @@ def test_tabs_are_found_by_the_extension(here: Path) -> None:
     assert open_dataset("rows.tsv")[0] == {"a": "1", "b": "2"}
 
 
+def test_commas_and_tabs_are_not_mixed(here: Path) -> None:
+    (here / "rows.tsv").write_text("value\n1\n")
+    with pytest.raises(TargetError, match=r"1 of 2 files have tabs by their names, such as rows\.tsv.*delimiter="):
+        open_dataset(["rows.csv", "rows.tsv"], stream=True)
+    (here / "more.csv").write_text("a,b\n1,2\n")
+    (here / "more.tsv").write_text("a,b\n3,4\n")
+    assert [row["b"] for row in open_dataset(["more.csv", "more.tsv"], delimiter=",")] == ["2", "4"]
+
+
+def touch(*names: str) -> None:
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("files", "listed"),
+    [
+        (["a.jpg", "thumbs/b.jpg"], r"the folder thumbs, a\.jpg: .* such as top/\*\.jpg"),
+        (["train/a.csv", "test/b.csv"], "the folder test, the folder train"),
+        (["train/cat/a.jpg", "test/cat/b.jpg"], "the folder test, the folder train"),
+        (["a.lmdb/data.mdb", "b.lmdb/data.mdb"], r"the folder a\.lmdb, the folder b\.lmdb"),
+        (["year=2024/a.parquet", "year=2025/a.csv"], "the folder year=2024, the folder year=2025"),
+        (["year=2024/a.parquet", "year=2025/b/a.parquet"], "the folder year=2024, the folder year=2025"),
+        (["README.md", "_SUCCESS", ".git/config"], r"the folder \.git, README\.md, _SUCCESS"),
+    ],
+)
+def test_mixed_folders_are_no_image_folder(files: list[str], listed: str) -> None:
+    touch(*(f"top/{name}" for name in files))
+    with pytest.raises(TargetError, match=f"It holds {listed}"):
+        open_dataset("top")
+
+
+def test_hive_partitions_are_columns(here: Path) -> None:
+    need("pyarrow")
+    for year in (2024, 2025):
+        (here / f"table/year={year}").mkdir(parents=True)
+        (here / f"table/year={year}/x.parquet").write_bytes((here / "rows-0.parquet").read_bytes())
+    touch("table/_SUCCESS", "table/_temporary/year=1/x.parquet", "table/year=2024/.x.crc")
+    dataset = open_dataset("table")
+    assert type(dataset) is stoker.ParquetDataset and len(dataset) == 2 * len(open_dataset("rows-0.parquet"))
+    assert [dataset[index]["year"] for index in (0, len(dataset) - 1)] == [2024, 2025]
+
+
+def test_other_names_of_a_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(here))
+    (here / "a part").mkdir()
+    np.save(here / "a part" / "0.npy", np.arange(3))
+    for place in ((here / "a part").as_uri(), ["a part"], "~/a part", "~/a part/*.npy", ["~/a part/0.npy"]):
+        assert len(open_dataset(place)) == 3
+
+
+@pytest.mark.usefixtures("here")
+def test_companions_of_files_are_passed_over() -> None:
+    for file, ends in (("x.lmdb", ["-lock"]), ("y.db", ["-wal", "-shm", "-journal"])):
+        touch(file, *(file + end for end in ends))
+        assert contents_of(f"{file}*").places == [file]
+
+
+def test_sqlite_needs_a_local_file() -> None:
+    with pytest.raises(ValueError, match=r"s3://b/x\.db is a URL, and SQLite databases take local paths only"):
+        open_dataset("s3://b/x.db")
+
+
 def test_names_of_shards_and_compressed_files(here: Path) -> None:
     need("google_crc32c")
     (here / "rows.tfrecord").rename(here / "rows.tfrecord-00000-of-00001")
@@ -107,6 +173,8 @@ def test_several_files_of_one_each_are_joined(here: Path) -> None:
     (here / "more.sqlite").write_bytes((here / "rows.sqlite").read_bytes())
     joined, one = open_dataset("*.sqlite"), open_dataset("rows.sqlite")
     assert type(joined) is ConcatDataset and len(joined) == 2 * len(one)
+    chain = open_dataset("*.sqlite", stream=True)
+    assert type(chain) is ChainDataset and len(list(chain)) == 2 * len(one)
 
 
 @pytest.mark.usefixtures("here")
@@ -169,6 +237,19 @@ def test_places_in_a_store(bucket: Bucket, here: Path) -> None:
         open_dataset(bucket.url())
     with pytest.raises(FileNotFoundError, match=r"data holds rows-0\.tar"):
         open_dataset(bucket.url("data/*.parquet"))
+
+
+def test_folders_in_a_store_may_have_extensions(bucket: Bucket, here: Path) -> None:
+    for name in ("v1.0/0.csv", "table.csv/part-0.csv", "table.csv/_SUCCESS", "year/year=1/x.parquet"):
+        bucket.put(name, (here / "rows.csv").read_bytes())
+    for name in ("v1.0/", "year/", "year/year=1/"):  # what consoles make for folders
+        bucket.put(name, b"")
+    rows = len(open_dataset("rows.csv"))
+    assert len(open_dataset(bucket.url("v1.0"))) == len(open_dataset(bucket.url("table.csv/"))) == rows
+    assert contents_of(bucket.url("x.zarr/")).places == [bucket.url("x.zarr")]
+    assert contents_of(bucket.url("year")).place == bucket.url("year/*=*/*.parquet")
+    with pytest.raises(TargetError, match=r"nothing is known to open \.bin"):
+        open_dataset(bucket.url("rows.bin"))
 
 
 def test_places_on_the_hub(hub: Hub, here: Path) -> None:

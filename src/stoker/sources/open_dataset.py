@@ -12,16 +12,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from stoker._core.first_use import HOMES
-from stoker.datasets.chain import ConcatDataset
+from stoker.datasets.chain import ChainDataset, ConcatDataset
 from stoker.errors import TargetError
 from stoker.sources.hub_store import PinnedRepositories
 from stoker.sources.places import Place, places_of
 from stoker.sources.read_image import EXTENSIONS as IMAGES
 from stoker.sources.storage_of import remote_storage, without_indexes
-from stoker.sources.urls import GLOB, STORES, hub_place, is_on_hub, is_remote, parsed, scheme_of, shown
+from stoker.sources.urls import GLOB, STORES, check_local, hub_place, is_on_hub, is_remote, parsed, scheme_of, shown
 
 
 class FileKind(NamedTuple):
@@ -42,6 +42,8 @@ class FileKind(NamedTuple):
     is_single: bool = False
 
 
+CSV = FileKind("CSV", (".csv", ".tsv", ".tab"), "CSVDataset", "CSVStream")
+PARQUET = FileKind("Parquet", (".parquet", ".pq"), "ParquetDataset", "ParquetStream")
 ZARR = FileKind("Zarr", (".zarr",), "ArrayDataset")
 LMDB = FileKind("LMDB", (".lmdb", ".mdb"), "LMDBDataset", is_single=True)
 SQLITE = FileKind("SQLite", (".db", ".sqlite", ".sqlite3"), "SQLDataset", "SQLStream", is_single=True)
@@ -50,8 +52,7 @@ IMAGE_FOLDER = FileKind("image folder", (), "ImageFolder", is_single=True)
 MDS = FileKind("MDS", (), "MDSDataset", is_single=True)
 KINDS = (
     FileKind("tar", (".tar",), "TarDataset", "TarStream"),
-    FileKind("Parquet", (".parquet", ".pq"), "ParquetDataset", "ParquetStream"),
-    FileKind("CSV", (".csv", ".tsv", ".tab"), "CSVDataset", "CSVStream"),
+    *(PARQUET, CSV),
     FileKind("JSON Lines", (".jsonl", ".ndjson"), "JSONLinesDataset", "JSONLinesStream"),
     FileKind("text", (".txt", ".text"), "TextLineDataset", "TextLineStream"),
     FileKind("TFRecord", (".tfrecord", ".tfrecords"), "TFRecordDataset", "TFRecordStream"),
@@ -69,6 +70,9 @@ _NUMBER = re.compile(r"-\d+-of-\d+$")
 """What TensorFlow appends to the names of shards."""
 _BESIDE = (".md", ".json", ".yaml", ".yml", ".crc", ".index")
 """Files that describe a folder of data. Those whose names begin with a dot or an underscore count as such too."""
+_HIDDEN = (".", "_")
+_COMPANIONS = (".index", "-lock", "-wal", "-shm", "-journal")
+"""What is appended to the name of a file for that of one beside it: an index, or what LMDB and SQLite write."""
 _LISTED = 3
 """Names of each kind that a message lists."""
 
@@ -78,7 +82,7 @@ class PlaceContents:
     """Data of one kind at a place.
 
     Attributes:
-        place: as given.
+        place: as given, with the home folder for `~`.
         kind: of the data.
         places: the files, or the one folder.
     """
@@ -102,16 +106,22 @@ class PlaceContents:
             )
         make = getattr(importlib.import_module(HOMES[name]), name)
         if self.kind is SQLITE:
-            return _joined([_of_sqlite(make, path, **kwargs) for path in self.places])
+            return _joined([_of_sqlite(make, path, **kwargs) for path in self.places], stream)
         if self.kind.is_single:
-            return _joined([make(path, **kwargs) for path in self.places])
-        if self.kind.name == "CSV" and all(extension_of(path) != ".csv" for path in self.places):
-            kwargs = {"delimiter": "\t", **kwargs}
+            return _joined([make(path, **kwargs) for path in self.places], stream)
+        if self.kind is CSV and "delimiter" not in kwargs:
+            tabs = [path for path in self.places if extension_of(path) != ".csv"]
+            if 0 < len(tabs) < len(self.places):
+                raise TargetError(
+                    f"{len(tabs):,} of {len(self.places):,} files have tabs by their names, such as {shown(tabs[0])}, "
+                    "and the others commas: pass delimiter=, or open each kind by itself"
+                )
+            kwargs = {"delimiter": "\t", **kwargs} if tabs else kwargs
         return make(self.place if self._has_partitions() else self.places, **kwargs)
 
     def _has_partitions(self) -> bool:
         """Returns whether the class needs the pattern, from which folders count as columns."""
-        return self.kind.name == "Parquet" and not _is_folder(self.place)
+        return self.kind is PARQUET and not _is_folder(self.place)
 
 
 def open_dataset(place: Place | Iterable[Place], *, stream: bool = False, **kwargs: Any) -> Any:
@@ -123,9 +133,10 @@ def open_dataset(place: Place | Iterable[Place], *, stream: bool = False, **kwar
 
     It opens tar shards, Parquet, CSV (`.tsv` with tabs), JSON Lines, text, TFRecord, HDF5, `.npy`, `.npz`, safetensors,
     Zarr, LMDB, MDS, SQLite, images, audio and video. A folder counts as the files in it; class folders with images are
-    an `ImageFolder`. In a folder, never in a pattern, names that begin with a dot or an underscore are passed over, and
-    `.md`, `.json`, `.yaml` and `.index` files beside the data. Of kinds that a class reads one file at a time (HDF5,
-    LMDB, SQLite), several files are a `ConcatDataset`. No file is opened to find its kind.
+    an `ImageFolder`, and folders such as `year=2024` with Parquet files alone a `ParquetDataset`. In a folder, never in
+    a pattern, names that begin with a dot or an underscore are passed over, and `.md`, `.json`, `.yaml` and `.index`
+    files beside the data. Of kinds that a class reads one file at a time (HDF5, LMDB, SQLite), several files are a
+    `ConcatDataset`, or with `stream=True` a `ChainDataset`. No file is opened to find its kind.
 
     Args:
         place: a path, a folder, a glob or brace pattern, a URL of an object store or the Hugging Face Hub, or a list.
@@ -152,10 +163,13 @@ def contents_of(place: Place | Iterable[Place], storage_options: Mapping[str, An
         ValueError, OSError: the place is a folder in a pattern, or cannot be listed.
     """
     if isinstance(place, (str, os.PathLike)):
-        if _is_folder(place):
-            return _of_folder(os.fspath(place), storage_options)
+        place = _expanded(place)
+        one: Any = place
     else:
-        place = list(place)
+        place = [_expanded(each) for each in place]
+        one = place[0] if len(place) == 1 else None
+    if _is_folder(one):
+        return _of_folder(one, storage_options)
     try:
         places = places_of(place, "files", storage_options, may_be_folders=True)
     except FileNotFoundError as error:
@@ -169,36 +183,105 @@ def extension_of(place: str) -> str:
     return (os.path.splitext(stem)[1] if extension in _COMPRESSED else "") or extension
 
 
+def _expanded(place: Place) -> str:
+    """Returns a place with the home folder for `~`, and the path of a folder for its URL of scheme file."""
+    text = os.path.expanduser(os.fspath(place))
+    if scheme_of(text) == "file" and urlsplit(text).netloc in ("", "localhost"):
+        path = unquote(urlsplit(text).path)
+        return path if os.path.isdir(path) else text
+    return text
+
+
 def _is_folder(place: Any) -> bool:
-    """Returns whether a place is a folder; of a URL without a pattern, whether its name is that of no file."""
+    """Returns whether a place is a folder; of a URL without a pattern, whether its name is that of no known file."""
     if not isinstance(place, (str, os.PathLike)):
         return False
     text = os.fspath(place)
     if not is_remote(text):
         return os.path.isdir(text)
-    if STORES[scheme_of(text)] == "http" or not {*GLOB, "{"}.isdisjoint(text) or _BY_EXTENSION.get(extension_of(text)):
+    if STORES[scheme_of(text)] == "http" or not {*GLOB, "{"}.isdisjoint(text):
         return False
-    return text.endswith("/") or not extension_of(text)
+    return text.endswith("/") or extension_of(text) not in _BY_EXTENSION
 
 
 def _of_folder(folder: str, storage_options: Mapping[str, Any] | None) -> PlaceContents:
-    names, folders = _of_store(folder, storage_options) if is_remote(folder) else _of_disk(folder)
+    if extension_of(folder) in ZARR.extensions:
+        return PlaceContents(folder, ZARR, [folder.rstrip("/")])
+    names, all_folders = _of_store(folder, storage_options) if is_remote(folder) else _of_disk(folder)
+    if is_remote(folder) and not (names or all_folders or folder.endswith("/")) and extension_of(folder):
+        return _of_files(folder, [folder])
     if "data.mdb" in names and not is_remote(folder):
         return PlaceContents(folder, LMDB, [folder])
     if "index.json" in names and any(".mds" in name for name in names):
         return PlaceContents(folder, MDS, [folder])
-    if ZARR.extensions[0] == extension_of(folder) or {".zarray", ".zgroup", "zarr.json"} & {*names}:
-        return PlaceContents(folder, ZARR, [folder])
-    own = [name for name in names if name[0] not in "._" and not name.endswith(_BESIDE)]
-    if folders and all(_BY_EXTENSION.get(extension_of(name)) is IMAGE for name in own) and not is_remote(folder):
-        return PlaceContents(folder, IMAGE_FOLDER, [folder])
-    if folders or not own:
-        listed = ", ".join([*(f"the folder {name}" for name in folders[:_LISTED]), *own[:_LISTED]]) or "nothing"
-        raise TargetError(
-            f"{shown(folder)} is no folder of data of one kind. It holds {listed}: name the files by a pattern, such "
-            f"as {shown(folder).rstrip('/')}/**/*.parquet"
-        )
-    return _of_files(folder, [os.path.join(folder, name) for name in own])
+    if {".zarray", ".zgroup", "zarr.json"} & {*names}:
+        return PlaceContents(folder, ZARR, [folder.rstrip("/")])
+    own = [name for name in names if not _is_beside(name)]
+    folders = [name for name in all_folders if not name.startswith(_HIDDEN)]
+    if own and not folders:
+        return _of_files(folder, [os.path.join(folder, name) for name in own])
+    if folders and not own:
+        if all("=" in name for name in folders) and (found := _of_partitions(folder, storage_options)):
+            return found
+        if not is_remote(folder) and _are_classes([os.path.join(folder, name) for name in folders]):
+            return PlaceContents(folder, IMAGE_FOLDER, [folder])
+    pattern = f"*{os.path.splitext(own[0])[1]}" if own else "**/*.parquet"
+    raise TargetError(
+        f"{shown(folder)} is no folder of data of one kind. It holds {_words(own or names, folders or all_folders)}: "
+        f"name the files by a pattern, such as {shown(folder).rstrip('/')}/{pattern}"
+    )
+
+
+def _is_beside(name: str) -> bool:
+    """Returns whether a file of a folder is passed over."""
+    return name.startswith(_HIDDEN) or name.endswith(_BESIDE)
+
+
+def _are_classes(folders: list[str]) -> bool:
+    """Returns whether one of the folders holds an image, or all are empty. Folders in them are not searched, so that
+    `train` and `test` with classes in them do not count as classes.
+    """
+    are_empty = True
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                are_empty = False
+                if _BY_EXTENSION.get(extension_of(entry.name)) is IMAGE and not entry.is_dir():
+                    return True
+    return are_empty
+
+
+def _of_partitions(folder: str, storage_options: Mapping[str, Any] | None) -> PlaceContents | None:
+    """Returns the Parquet files in Hive partitions; None if there are other files too, or none."""
+    if not {*GLOB, "{"}.isdisjoint(folder):
+        return None
+    root = folder.rstrip("/") + "/"
+    if is_on_hub(root):
+        root = PinnedRepositories(storage_options).pinned(root)
+    below = [
+        path.removeprefix(root).split("/")
+        for path in places_of(root + "**/*", "files", storage_options, may_be_folders=True)
+        if is_remote(path) or not os.path.isdir(path)
+    ]
+    parents = {tuple(path[:depth]) for path in below for depth in range(1, len(path))}
+    own = [
+        (path[:-1], path[-1])
+        for path in below
+        if not (_is_beside(path[-1]) or any(each.startswith(_HIDDEN) for each in path[:-1]) or tuple(path) in parents)
+    ]
+    forms = {(len(folders), os.path.splitext(name)[1]) for folders, name in own}
+    if len(forms) != 1 or not all("=" in each for folders, _ in own for each in folders):
+        return None
+    ((depth, extension),) = forms
+    pattern = root + "*=*/" * depth + "*" + extension
+    files = places_of(pattern, "files", storage_options) if extension in PARQUET.extensions else []
+    return PlaceContents(pattern, PARQUET, files) if len(files) == len(own) else None
+
+
+def _words(names: list[str], folders: list[str]) -> str:
+    """Returns the first names of a folder for a message."""
+    names, folders = (sorted(each, key=lambda name: name.startswith(_HIDDEN))[:_LISTED] for each in (names, folders))
+    return ", ".join([*(f"the folder {name}" for name in folders), *names]) or "nothing"
 
 
 def _neighbours(place: Any, storage_options: Mapping[str, Any] | None) -> str:
@@ -206,8 +289,7 @@ def _neighbours(place: Any, storage_options: Mapping[str, Any] | None) -> str:
     folder = os.path.dirname(place) if isinstance(place, (str, os.PathLike)) else ""
     with contextlib.suppress(OSError, ValueError):
         names, folders = _of_store(folder, storage_options) if is_remote(folder) else _of_disk(folder or ".")
-        listed = [*(f"the folder {name}" for name in folders[:_LISTED]), *names[:_LISTED]]
-        return f". {shown(folder) or 'This folder'} holds {', '.join(listed) or 'nothing'}"
+        return f". {shown(folder) or 'This folder'} holds {_words(names, folders)}"
     return ""
 
 
@@ -215,7 +297,7 @@ def _of_disk(folder: str) -> tuple[list[str], list[str]]:
     with os.scandir(folder) as entries:
         listed = sorted((entry.name, entry.is_dir()) for entry in entries)
     zarr = [name for name, is_folder in listed if is_folder and extension_of(name) in ZARR.extensions]
-    folders = [name for name, is_folder in listed if is_folder and name[0] not in "._" and name not in zarr]
+    folders = [name for name, is_folder in listed if is_folder and name not in zarr]
     return [name for name, is_folder in listed if not is_folder or name in zarr], folders
 
 
@@ -224,19 +306,30 @@ def _of_store(folder: str, storage_options: Mapping[str, Any] | None) -> tuple[l
     if is_on_hub(root):
         root = PinnedRepositories(storage_options).pinned(root)
     above = hub_place(root).path if is_on_hub(root) else parsed(root).key
-    keys = [key.removeprefix(above) for key in remote_storage(root, storage_options).names(root)]
+    keys = [
+        key.removeprefix(above)
+        for key in remote_storage(root, storage_options).names(root)
+        if key.startswith(above)  # the folder itself may be an object, whose name is listed without its slash
+    ]
     folders = {key.partition("/")[0] for key in keys if "/" in key}
-    return [key for key in keys if key and "/" not in key], sorted(name for name in folders if name[0] not in "._")
+    return [key for key in keys if key and "/" not in key and key not in folders], sorted(folders)
 
 
 def _of_files(place: Any, places: list[str]) -> PlaceContents:
     given = {*places}
-    own = [path for path in without_indexes(places) if path.removesuffix(".index") not in given - {path}]
+    own = [
+        path
+        for path in without_indexes(places)
+        if not any(path.endswith(end) and path.removesuffix(end) in given for end in _COMPANIONS)
+    ]
     kinds: dict[FileKind | None, list[str]] = {}
     for path in own:
         kinds.setdefault(_BY_EXTENSION.get(extension_of(path)), []).append(path)
     (kind, files), *others = kinds.items()
     if kind is not None and not others:
+        if kind is SQLITE:
+            for path in files:
+                check_local(path, "SQLite databases")
         return PlaceContents(place, kind, files)
     listed = "; ".join(
         f"{len(files):,} of {'an unknown kind' if kind is None else kind.name}"
@@ -255,8 +348,10 @@ def _of_files(place: Any, places: list[str]) -> PlaceContents:
     )
 
 
-def _joined(datasets: list[Any]) -> Any:
-    return datasets[0] if len(datasets) == 1 else ConcatDataset(datasets)
+def _joined(datasets: list[Any], stream: bool) -> Any:
+    if len(datasets) == 1:
+        return datasets[0]
+    return ChainDataset(datasets) if stream else ConcatDataset(datasets)
 
 
 def _of_sqlite(make: Any, path: str, query: str | None = None, **kwargs: Any) -> Any:
