@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stoker.datasets.base import IterableDataset, is_stream
+from stoker.datasets.chain import ChainDataset
 from stoker.datasets.iterable import from_iterable
 from stoker.datasets.map import MapDataset
 from stoker.datasets.mix import MixDataset
+from stoker.sources.sql.stream import SQLStream
 from stoker.testing.streams import SOURCES, KeepsState, Numbers, StreamSuite
 
 STOPS: Any = ["first", "drop", "repeat"]
@@ -158,6 +163,15 @@ def test_shards_are_mixes_of_shards() -> None:
     assert dataset.num_shards == 2
     assert sorted(dataset.shard(num_shards=2, index=1)) == [1, 3, 11, 13, 51, 53]
     assert MixDataset([SOURCES["plain"](3), [1]], [1, 1]).num_shards == 1  # type: ignore[attr-defined]
+
+
+def test_shards_that_would_lack_a_dataset_are_not_made(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "rows.db") as database:
+        database.execute("CREATE TABLE rows AS SELECT 1 AS id")
+    rows = SQLStream("SELECT id FROM rows ORDER BY id", f"sqlite:///{tmp_path / 'rows.db'}")
+    assert rows.num_shards == sys.maxsize
+    for dataset in (rows, MapDataset(rows, str), ChainDataset([rows])):
+        assert MixDataset([dataset, Numbers(4, num_shards=4)], [1, 1]).num_shards == 1  # type: ignore[attr-defined]
 
 
 def test_the_epoch_is_passed_on() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from stoker._core import nominal
 from stoker.datasets.base import Dataset, is_stream
-from stoker.datasets.combining import pass_epoch, shard_of, shards_of
+from stoker.datasets.combining import filled_shards_of, pass_epoch, shard_of, shards_of
 from stoker.datasets.gather import Indices, common_layout, describe, gather_parts, inside
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part
 from stoker.datasets.worker_share import resume_and_report
@@ -165,6 +165,10 @@ class ChainDataset(Stream[T_co], nominal.base("ChainDataset")):  # type: ignore[
             pass_epoch(dataset, epoch)
 
     num_shards = _Shards()
+
+    @property
+    def _filled_shards(self) -> int:
+        return max(map(filled_shards_of, self._kept()), default=1)
 
     def shard(self, num_shards: int, index: int) -> ChainDataset[T_co]:
         """Returns the chain of the streams' shards."""

@@ -101,6 +101,19 @@ def shards_of(dataset: Any) -> int:
     return 1 if has(dataset, "num_shards") else sys.maxsize  # a `num_shards` with another meaning: the limit is unknown
 
 
+def filled_shards_of(dataset: Any) -> int:
+    """Returns the number of shards that can have samples: less than `shards_of` for a stream whose further shards are
+    empty, 0 for a shard that is known to be empty.
+    """
+    number = shards_of(dataset)
+    if not is_stream(dataset) or not is_ours(type(dataset)):
+        return number
+    if (filled := getattr(dataset, "_filled_shards", None)) is not None:
+        return min(number, int(filled))
+    inner = getattr(dataset, "__dict__", {}).get("dataset")
+    return number if inner is None else min(number, filled_shards_of(inner))
+
+
 def shard_of(dataset: Any, num_shards: int, index: int) -> Any:
     """Returns one shard of a dataset; of a dataset by index, every `num_shards`-th sample."""
     if num_shards == 1:

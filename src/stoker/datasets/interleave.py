@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from stoker._core.hashing import bits
 from stoker.datasets.base import is_stream
-from stoker.datasets.combining import NoDatasetError, checked, pass_epoch, positive
+from stoker.datasets.combining import NoDatasetError, checked, filled_shards_of, pass_epoch, positive
 from stoker.datasets.shards import ShardProgress, share_of
 from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end
 from stoker.datasets.worker_share import resume_and_report
@@ -163,8 +163,6 @@ class _Interleaved(StreamIterator[T_co]):
                 raised = not_the_end(f"streams[{number}]") if isinstance(error, StopIteration) else error
                 self._failed.append((number, state, raised))
                 continue
-            if state is None:
-                self._new.add(number)
             return number, opened
         return None
 
@@ -173,7 +171,10 @@ class _Interleaved(StreamIterator[T_co]):
         if not _is_dataset(stream):
             stream = checked(stream(), f"InterleaveDataset (from streams[{number}])")
         pass_epoch(stream, self._epoch)
-        return resume_and_report(stream, state, "InterleaveDataset")
+        opened = resume_and_report(stream, state, "InterleaveDataset")
+        if state is None and not (is_stream(stream) and filled_shards_of(stream) == 0):
+            self._new.add(number)
+        return opened
 
 
 def _without_samples(number: int, stream: Any) -> ValueError:

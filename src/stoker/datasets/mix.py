@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from stoker.datasets.base import Dataset, is_stream
-from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, shard_of, shards_of
+from stoker.datasets.combining import absolute, become_stream, checked, filled_shards_of, pass_epoch, shard_of
 from stoker.datasets.gather import Indices, common_layout, gather_parts, inside
 from stoker.datasets.stream import State, Stream, StreamIterator, count, parts, same_settings
 from stoker.datasets.worker_share import resume_and_report
@@ -158,7 +158,8 @@ class _MixStream(MixDataset[T_co], Stream[T_co]):
 
     @property
     def num_shards(self) -> int:
-        return min(map(shards_of, self.datasets))
+        # No dataset may be empty in a shard: each worker has to give the mix in its proportions.
+        return max(1, min(map(filled_shards_of, self.datasets)))
 
     def shard(self, num_shards: int, index: int) -> MixDataset[T_co]:
         shards = [shard_of(dataset, num_shards, index) for dataset in self.datasets]

@@ -9,6 +9,7 @@ import pytest
 
 from stoker.datasets.chain import ChainDataset
 from stoker.datasets.map import FilterDataset
+from stoker.datasets.mix import MixDataset
 from stoker.errors import StateMismatchError
 from stoker.loader.dataloader import DataLoader
 from stoker.sources.kafka.stream import KafkaStream
@@ -16,7 +17,7 @@ from stoker.sources.kafka.stream import KafkaStream
 pytest.importorskip("confluent_kafka")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:the stream of t has 1 partitions"),
+    pytest.mark.filterwarnings("ignore:.* of t has 1 partitions"),
 ]
 
 KIND = {"seed": None, "order": "stream", "batch_size": 3, "drop_last": False, "shard": "auto"}
@@ -97,16 +98,34 @@ def test_shares_below_a_combinator_resume(stream: KafkaStream) -> None:
         DataLoader(ChainDataset([stream]), batch_size=3, num_workers=2).load_state_dict(state_of([chained[0], None], 5))
 
 
-def test_shares_of_ranks_resume_alike_or_are_refused(stream: KafkaStream) -> None:
-    given = []
+def test_shares_of_workers_in_a_mix_resume(stream: KafkaStream) -> None:
+    """A mix that workers would not cut any more."""
+    order = {"weights": ["1/2", "1/2"], "stop": "drop", "position": 0, "ended": [1]}
+    mixed = [{**each, "stream": {**order, "datasets": [each["stream"], None]}} for each in FIVE_BATCHES]
+    mix = MixDataset([stream, range(2)], [1, 1], "drop")
+    with DataLoader(mix, batch_size=3, num_workers=2) as loader:
+        loader.load_state_dict(state_of(mixed, 5))
+        assert sorted([number for batch in loader for number in batch] + GIVEN) == list(range(21))
+
+
+def test_shares_of_ranks_resume_or_are_refused(stream: KafkaStream) -> None:
+    given: dict[int, list[int]] = {0: [], 2: []}
     for rank, saved in enumerate([EVEN, ODD]):
         part = stream.shard(num_shards=2, index=rank)
         part.load_state_dict(saved)
-        given += list(part)
-        with (
-            pytest.raises(StateMismatchError, match="load the states of all ranks"),
-            DataLoader(part, batch_size=3, num_workers=2) as loader,
-        ):
+        given[0] += list(part)
+        with DataLoader(part, batch_size=3, num_workers=2) as loader:
             loader.load_state_dict(state_of(FIVE_BATCHES[rank : rank + 1], 3, num_shards=2, index=rank))
-            list(loader)
-    assert sorted(given + GIVEN) == list(range(21))
+            given[2] += [number for batch in loader for number in batch]
+    assert sorted(given[0] + GIVEN) == sorted(given[2] + GIVEN) == list(range(21))
+    part.load_state_dict(EVEN)
+    with pytest.raises(StateMismatchError, match="load the states of all ranks"):
+        list(part)
+
+
+def test_early_state_of_a_ranks_workers_resumes(stream: KafkaStream) -> None:
+    first = {**ONE_BATCH[0], "stream": {"shards": {"t:0%4=0": {"at": 12, "end": 21, "of": 1, "next": True}}}}
+    second = {**ONE_BATCH[1], "stream": {"shards": {"t:0%2=0": {"at": 0, "end": 21, "of": 1}}}}
+    with DataLoader(stream.shard(num_shards=2, index=0), batch_size=3, num_workers=2) as loader:
+        loader.load_state_dict(state_of([first, second], 1, num_shards=2, index=0))
+        assert sorted([0, 4, 8] + [number for batch in loader for number in batch]) == list(range(0, 21, 2))

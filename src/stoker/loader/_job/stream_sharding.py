@@ -198,7 +198,7 @@ def shared_out(
         return _Strided(Numbered(dataset, state), [], share, state, refuses_questions=declaration is not False), True
     if state is not None and "part" in state:
         raise other_dataset(dataset)
-    if _is_cut(dataset, workers):
+    if _is_cut(dataset, workers) or (state is not None and state.get("cut")):
         current.reading.on_part = in_a_shard if workers > 1 else None
         current.reading.on_guess = (lambda *asked: tell(_cut_and_asked(*asked))) if workers > 1 else None
         current.reading.on_idle = tell

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from stoker.loader._state.schema import Place
 
 
+_CUT_PARTITION = re.compile(r":\d+%\d+=\d+'")  # the name of a part of a Kafka partition, of an earlier version
+
+
 def reshared(states: list[Any], workers: int) -> list[Any]:
     """Returns the states of streams, saved by any number of workers, for `workers` workers.
 
@@ -35,6 +38,8 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
     if len(states) == workers and _share_a_partition(states):
         return [_joined(begun)] * workers
     if len(states) == workers:
+        if _CUT_PARTITION.search(str(states)) and not any(state.get("strided") for state in begun):
+            return [{**state, "cut": True} for state in states]  # each worker goes on with its part of each dataset
         return states if _know_draws(begun) else [_as_begun(begun[0]) if state is None else state for state in states]
     _check_exact(begun, f"this loader has {workers} workers: use num_workers={len(states)}")
     merged = _merged(begun)
@@ -61,7 +66,7 @@ def reshared(states: list[Any], workers: int) -> list[Any]:
 def _share_a_partition(states: list[Any]) -> bool:
     """Returns whether workers of an earlier version shared a Kafka partition, and one of them had given nothing."""
     is_early = any(state is None or state.get("merged") for state in states)
-    return is_early and re.search(r":\d+%\d+=\d+'", str(states)) is not None
+    return is_early and _CUT_PARTITION.search(str(states)) is not None
 
 
 def _joined(begun: list[State]) -> State:

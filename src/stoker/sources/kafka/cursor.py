@@ -213,10 +213,11 @@ def former_shares(shares: Sequence[PartitionShare], num_shards: int, index: int)
     return [whole._replace(residue=whole.residue + whole.modulus * part, modulus=whole.modulus * parts)]
 
 
-def are_whole(shares: Sequence[PartitionShare]) -> bool:
-    """Returns whether shares of one partition hold all its records."""
-    classes = min(_MOST_CLASSES, math.lcm(*(share.modulus for share in shares)))
-    return all(any(share.has(residue) for share in shares) for residue in range(classes))
+def are_whole(shares: Sequence[PartitionShare], of: PartitionShare | None = None) -> bool:
+    """Returns whether shares of one partition hold all its records, or all those of the share `of`."""
+    classes = min(_MOST_CLASSES, math.lcm(*(share.modulus for share in [*shares, *([of] if of else [])])))
+    residues = range(classes) if of is None else range(of.residue, classes, of.modulus)
+    return all(any(share.has(residue) for share in shares) for residue in residues)
 
 
 class ReadUpTo(NamedTuple):

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from stoker._core.exceptions import safe_str
+from stoker._core.exceptions import safe_str, users_level
 from stoker._core.worker_info import current
 from stoker.datasets.map import MapDataset
 from stoker.datasets.stream import Stream, StreamIterator
@@ -44,8 +44,8 @@ class KafkaStream(Stream[Any]):
     takes batches from its workers in turn, so a silent partition holds it up; with `in_order=False` it does not.
 
     Workers and ranks read partitions of their own: every n-th. Workers beyond the number of partitions read nothing,
-    and a warning says so. Pass each rank its part: `stream.shard(num_shards=ranks, index=rank)`. Under torch's loader,
-    workers share the partitions out too.
+    and a warning says so; of a `MixDataset`, each then reads all and gives its share of the mix. Pass each rank its
+    part: `stream.shard(num_shards=ranks, index=rank)`. Under torch's loader, workers share the partitions out too.
 
     The state holds the offset of the next record of each partition. It can be loaded with any number of workers or
     ranks: no record is given twice, and none is left out.
@@ -160,6 +160,10 @@ class KafkaStream(Stream[Any]):
         return self._records.num_shards
 
     @property
+    def _filled_shards(self) -> int:
+        return len(self._records.shares)
+
+    @property
     def start_state(self) -> State | None:
         """The state in which an iteration begins, which a loader's state has for workers that have given nothing yet.
 
@@ -195,6 +199,7 @@ class PartitionRecords(Stream[Record]):
 
     former: Sequence[PartitionShare] = ()  # what an earlier version read in this part; empty for `shares`
     of_rank = False
+    _has_warned = False  # in a worker of torch's loader
 
     def __init__(
         self,
@@ -225,11 +230,19 @@ class PartitionRecords(Stream[Record]):
         if not 0 <= index < num_shards:
             raise ValueError(f"there is no share {index} of {num_shards} shares")
         if self.shares and index >= len(self.shares):
-            topics, count = ", ".join(dict.fromkeys(share.topic for share in self.shares)), len(self.shares)
-            _tell(
-                f"the stream of {topics} has {count} partitions for {num_shards} workers or ranks, and each belongs to "
-                f"one of them: the last {num_shards - count} read nothing. Use at most {count}, or add partitions."
-            )
+            _tell(self._idle(num_shards))
+        return self._part(num_shards, index)
+
+    def _idle(self, num_shards: int) -> str:
+        topics, count = ", ".join(dict.fromkeys(share.topic for share in self.shares)), len(self.shares)
+        whole = "this rank's part of the stream" if self.of_rank else "the stream"
+        return (
+            f"{whole} of {topics} has {count} partitions for {num_shards} workers or ranks, and each belongs to one of "
+            f"them: the last {num_shards - count} read nothing. Use at most {count}, or "
+            f"{'fewer ranks' if self.of_rank else 'add partitions'}."
+        )
+
+    def _part(self, num_shards: int, index: int) -> PartitionRecords:
         part = copy.copy(self)
         part.shares = self.shares[index::num_shards]
         part.former = former_shares(self.former or self.shares, num_shards, index)
@@ -238,7 +251,12 @@ class PartitionRecords(Stream[Record]):
 
     def _begin(self, state: State | None) -> StreamIterator[Record]:
         theirs = torchs_part(range(1 << 30))
-        return (self if theirs.step == 1 else self.shard(theirs.step, theirs.start))._begin_here(state)
+        if theirs.step == 1:
+            return self._begin_here(state)
+        if self.shares and theirs.start == len(self.shares) and not self._has_warned:  # the first idle worker, once
+            self._has_warned = True
+            _tell(self._idle(theirs.step))
+        return self._part(theirs.step, theirs.start)._begin_here(state)
 
     def _begin_here(self, state: State | None) -> StreamIterator[Record]:
         saved = self._saved(state)
@@ -248,10 +266,12 @@ class PartitionRecords(Stream[Record]):
             former = self.former or self.shares
             if {place.share for place in places} == set(former) and not any(place.is_joined for place in places):
                 shares = list(former)  # it goes on with what it read when the state was saved
+            elif self.of_rank and all(self._are_known(share, saved) for share in former):
+                shares = list(former)  # the rank's workers divide its share anew
             elif self.of_rank:
                 raise StateMismatchError(
                     "the state is of an earlier version, in which ranks shared a partition, and lacks the places of "
-                    "others. Load it with as many workers as saved it, or load the states of all ranks."
+                    "others. Load it in the rank that saved it, or load the states of all ranks."
                 )
         cursors = [self._cursor(share, saved.get((share.topic, share.partition), [])) for share in shares]
         turns = [
@@ -260,6 +280,10 @@ class PartitionRecords(Stream[Record]):
             if any(place.is_next and place.share == share for place in places)
         ]
         return KafkaRecords(self.config, cursors, turns[0] if turns else 0, len(self.ranges), self.timeout)
+
+    def _are_known(self, share: PartitionShare, saved: Mapping[tuple[str, int], Sequence[SavedPlace]]) -> bool:
+        places = saved.get((share.topic, share.partition), [])
+        return are_whole([place.share for place in places], share)
 
     def _saved(self, state: State | None) -> dict[tuple[str, int], list[SavedPlace]]:
         """Returns the places in a state by partition; raises StateError if they are not of these."""
@@ -323,7 +347,7 @@ class RecordDecoder:
 
 def _tell(text: str) -> None:
     tell = current.reading.on_idle
-    tell(text) if tell is not None else warnings.warn(text, StokerWarning, stacklevel=2)
+    tell(text) if tell is not None else warnings.warn(text, StokerWarning, stacklevel=users_level())
 
 
 def _wanted(topics: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, list[int] | None]:

@@ -38,6 +38,11 @@ class QueryRows(Stream[dict[str, Any]]):
     def num_shards(self) -> int:
         return sys.maxsize if self._query.key is None else len(self._numbers)
 
+    @property
+    def filled_shards(self) -> int:
+        """The number of shards that can have rows."""
+        return len(self._numbers)
+
     def shard(self, num_shards: int, index: int) -> QueryRows:
         part = copy.copy(self)
         if self._query.key is not None:

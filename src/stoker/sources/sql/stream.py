@@ -92,6 +92,10 @@ class SQLStream(Stream[Any]):
         """The number of parts. Without `key`, there is no limit: all shards but the first are empty."""
         return self._rows.num_shards
 
+    @property
+    def _filled_shards(self) -> int:
+        return self._rows.filled_shards
+
     def shard(self, num_shards: int, index: int) -> SQLStream:
         """Returns every `num_shards`-th part, from part `index` on.
 
