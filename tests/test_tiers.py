@@ -121,17 +121,18 @@ def test_run_takes_its_tier_and_what_is_named(project: Path, arguments: list[str
 
 def test_recorded_costs_become_a_record(tmp_path: Path) -> None:
     cases = [
-        ("test_a.py::test_x[1]", 9.0, tiers.COSTLY * 1.5, {}),
-        ("test_a.py::test_x[2]", 9.0, tiers.COSTLY * 0.6, {}),
+        ("test_a.py::test_x[1]", 0.1, tiers.COSTLY * 1.5, {}),
+        ("test_a.py::test_x[2]", 0.1, tiers.COSTLY * 0.6, {}),
         ("test_a.py::test_y[spawn]", 9.0, 5.0, {}),
         ("test_b.py::TestIt::test_x", 9.0, 5.0, {}),
-        ("test_b.py::test_y[fork]", 9.0, 0.0, {}),
+        ("test_b.py::test_y[fork]", 0.1, 0.0, {}),
+        ("test_b.py::test_waits", 9.0, 0.0, {}),
         ("test_b.py::test_y[spawn]", 9.0, 5.0, {}),
     ]
     (tmp_path / "1.jsonl").write_text("".join(json.dumps(case) + "\n" for case in cases))
     assert tiers.record_of(tiers.costs_of(tmp_path)) == {
         "test_a.py": "all",
-        "test_b.py": ["TestIt::test_x"],
+        "test_b.py": ["TestIt::test_x", "test_waits"],
     }
 
 
@@ -143,6 +144,6 @@ def test_record_names_what_exists() -> None:
         text = (ROOT / file).read_text() if (ROOT / file).exists() else ""
         for name in [] if names == tiers.WHOLE else names:
             first = name.partition("::")[0]  # a class may inherit its tests
-            gone += [] if f"class {first}" in text or f"def {first}(" in text else [f"{file}::{name}"]
+            gone += [] if any(f"{begin}{first}" in text for begin in ("class ", "def ", "\n")) else [f"{file}::{name}"]
         gone += [] if text else [file]
     assert not gone, f"take these out of {tiers.RECORD.name}: {gone}"

@@ -43,6 +43,9 @@ HINT = re.compile(r"\bslow\b|spawn|forkserver|program|DatasetSuite")
 COSTLY = 0.25
 """Seconds of the processor from which on a function's cases, on average, are thorough."""
 
+WAIT = 0.6
+"""What a second costs in which a case waits, beside one of the processor: three cases run at once on two processors."""
+
 WHOLE = "all"
 """In the record, in the place of names of functions and classes: the file has no quick test."""
 
@@ -179,11 +182,11 @@ def _cpu_seconds() -> float:
 
 
 def costs_of(folder: Path) -> dict[tuple[str, str], list[float]]:
-    """Processor time of each case that no rule sends away, by function."""
+    """Returns the cost of each case that no rule sends away, by function."""
     costs: dict[tuple[str, str], list[float]] = defaultdict(list)
     for path in sorted(folder.glob("*.jsonl")):
-        for nodeid, _, used, _ in map(json.loads, path.read_text().splitlines()):
-            costs[function_of(nodeid)] += [] if is_ruled(nodeid) else [used]
+        for nodeid, duration, used, _ in map(json.loads, path.read_text().splitlines()):
+            costs[function_of(nodeid)] += [] if is_ruled(nodeid) else [max(used, WAIT * duration)]
     return costs
 
 
