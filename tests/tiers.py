@@ -37,10 +37,10 @@ DEAR_METHODS = {"test_workers_of_each_birth_give_all_samples", "test_torchs_load
 """Of `DatasetSuite`: the others start workers by fork alone, if any."""
 
 SLOW_FILE = re.compile(r"^pytestmark = .*\bmark\.slow\b", re.MULTILINE)
-HINT = re.compile(r"\bslow\b|spawn|forkserver|program|DatasetSuite")
+HINT = re.compile(r"\bslow\b|spawn|forkserver|program|DatasetSuite|faults\.matrix")
 """What a file, or a conftest.py beside or above it, contains that may have a slow test unknown to the record."""
 
-COSTLY = 0.25
+COSTLY = 0.17
 """Seconds of the processor from which on a function's cases, on average, are thorough."""
 
 WAIT = 0.6
