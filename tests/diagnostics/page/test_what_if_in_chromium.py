@@ -80,5 +80,5 @@ def test_report_without_the_figures_has_no_such_section(browser: Any, tmp_path: 
 def test_samples_that_compute_have_no_sliders(browser: Any, tmp_path: Path) -> None:
     page, wrong = opened(browser, report(tmp_path, 2, computing=0.9))
     assert page.is_visible("#what-if") and not page.is_visible("#what-if-figures")
-    assert "computes for 90 % of its time" in page.inner_text("#what-if-notes")
+    assert "computes for 90.0% of its time" in page.inner_text("#what-if-notes")
     assert wrong == []

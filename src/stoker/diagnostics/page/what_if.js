@@ -20,7 +20,7 @@ class WhatIf {
     this.known = known;
     element("what-if-figures").hidden = known.computing !== undefined;
     if (known.computing !== undefined) {
-      this.say([`No simulation for this loader: making a batch computes for ${percent(known.computing)} of its time, and the program had ${known.in_use.toFixed(1)} of ${known.cpus} CPUs in use. For samples that compute, the simulated rate of other settings was wrong by 13 % to 62 %. Measure them: stoker tune runs the loader with several settings.`]);
+      this.say([`No simulation for this loader: making a batch computes for ${percent(known.computing)} of its time, and the program had ${known.in_use.toFixed(1)} of ${known.cpus} CPUs in use. For samples that compute, the simulated rate of other settings was wrong by 13% to 62%. Measure them: stoker tune runs the loader with several settings.`]);
       return;
     }
     this.before = simulate(known, asMeasured(known));
