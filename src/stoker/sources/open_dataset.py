@@ -338,8 +338,9 @@ def _of_files(place: Any, places: list[str]) -> PlaceContents:
     )
     what = shown(os.fspath(place)) if isinstance(place, (str, os.PathLike)) else "the list of files"
     if others:
+        extension = next(extension_of(files[0]) for kind, files in kinds.items() if kind is not None)
         raise TargetError(
-            f"{what} holds files of several kinds: {listed}. Name those of one kind, by a pattern such as *.parquet"
+            f"{what} holds files of several kinds: {listed}. Name those of one kind, by a pattern such as *{extension}"
         )
     known = ", ".join(sorted(_BY_EXTENSION))
     raise TargetError(
