@@ -231,7 +231,8 @@ def test_places_in_a_store(bucket: Bucket, here: Path) -> None:
     assert len(open_dataset(bucket.url("data/*.tar"))) == local
     folder = open_dataset(bucket.url("shards"), stream=True)
     assert type(folder) is stoker.TarStream and len(list(folder)) == len(open_dataset("rows-0.tar"))
-    with pytest.raises(TargetError, match=r"several kinds: 2 of tar \(rows-0\.tar, rows-1\.tar\); 1 of CSV .* such as \*\.tar"):
+    kinds = r"several kinds: 2 of tar \(rows-0\.tar, rows-1\.tar\); 1 of CSV .* such as \*\.tar"
+    with pytest.raises(TargetError, match=kinds):
         open_dataset(bucket.url("data/"))
     with pytest.raises(TargetError, match="It holds the folder data, the folder shards"):
         open_dataset(bucket.url())
