@@ -89,7 +89,8 @@ def test_worker_that_is_killed_under_torchs_loader(engine: str, tmp_path: Path) 
     assert code == 1
     faults = [*loader["faults"]["named"], *as_dict(known)["faults"]["named"]]
     assert len(faults) == 1 and faults[0]["what"] in ("error raised", "program failed")
-    assert "is killed by signal: Killed" in faults[0]["text"]
+    # torch's loader may first read from the socket of the dead worker, which held the batch's memory open
+    assert any(sign in faults[0]["text"] for sign in ("is killed by signal: Killed", "ConnectionResetError"))
 
 
 LEAKS = """
