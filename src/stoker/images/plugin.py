@@ -270,7 +270,7 @@ def _taken(image: LazyJpegFile) -> DecodePlan | None:
     if len(image.tile) != 1 or tuple(image.tile[0])[::3] != ("jpeg", (image.mode, "")) or any(image.decoderconfig):
         return None
     data = _content(image.fp)
-    if not kernel.functions.sound(data, len(data), bool(image.info.get("progressive"))):
+    if not kernel.functions.sound(data, len(data)):
         return None
     plan = DecodePlan.of(Picture(data, image.size, image.mode, threading.Event()))
     vars(image)["_stoker_plan"] = plan
