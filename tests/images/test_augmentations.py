@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,13 +115,13 @@ def test_jitter_without_a_range_draws_no_factor(drawn: Drawn) -> None:
 def test_magnitudes_are_torchvisions(kind: Any, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every operation and number, as torchvision keeps them: float32."""
     theirs = getattr(v1, kind.__name__)
+    noted: list[Any] = []
     for bins in (31, 10, 2):
         policy = kind(num_magnitude_bins=bins, **({"magnitude": 1} if kind is RandAugment else {}))
         arguments = (bins, (size[1], size[0])) if kind is RandAugment else (bins,)
         space = theirs()._augmentation_space(*arguments)
         assert tuple(space) == augmentations.OPERATIONS
         assert {name for name, (_, signed) in space.items() if signed} == set(augmentations.SIGNED)
-        noted: list[Any] = []
         monkeypatch.setattr(augmentations, "operation", lambda name, value, *how: noted.append((name, value)) or _as_is)
         for name, (magnitudes, signed) in space.items():
             for place in range(bins):
@@ -293,3 +294,14 @@ def test_reprs_show_parameters() -> None:
     )
     for transform in transforms:
         assert repr(transform).startswith(type(transform).__name__ + "(")
+
+
+def test_guide_shows_torchvisions_within_a_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block that the docs' tests leave out, because torchvision loads only beside torch of its own version there."""
+    text = (Path(__file__).parents[2] / "docs/guides/image-transforms.md").read_text()
+    block = text.partition("## torchvision's within")[2].partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    PHOTO.save("photo.jpg")
+    names = {"Compose": Compose, "RandomResizedCrop": RandomResizedCrop, "ToTensor": ToTensor, "Image": Image}
+    exec(block, names)
+    assert "blur" in names and "solarized" in names and "erased" in names

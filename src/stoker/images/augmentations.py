@@ -1,8 +1,8 @@
 """Transforms of colours, rotations, erased boxes, and policies that draw one of many, with torchvision's parameters.
 
 Pixels are those of torchvision on Pillow images, for equal parameters. The parameters are drawn from
-`stoker.sample_rng()`, as those of `transforms.py`. In a `Compose` the steps before one of these are made while the image
-is decoded; it then works on the pixels.
+`stoker.sample_rng()`, as those of `transforms.py`. In a `Compose` the steps before one of these are made while the
+image is decoded; it then works on the pixels.
 """
 
 from __future__ import annotations
@@ -171,10 +171,9 @@ class RandomErasing:
             return image
         upper, left, h, w = box
         erased = image if self.inplace else image.copy() if isinstance(image, np.ndarray) else image.clone()
-        part = (
-            erased[upper : upper + h, left : left + w] if is_last else erased[..., upper : upper + h, left : left + w]
-        )
-        part[...] = self._filling(rng, image, channels, h, w, is_last)
+        rows, columns = slice(upper, upper + h), slice(left, left + w)
+        place = (rows, columns) if is_last else (..., rows, columns)
+        erased[place] = self._filling(rng, image, channels, h, w, is_last)
         return erased
 
     def _box(self, rng: Any, height: int, width: int) -> tuple[int, int, int, int] | None:
@@ -196,9 +195,7 @@ class RandomErasing:
         else:
             values = np.atleast_1d(np.asarray(self.value))
             if values.shape not in ((1,), (channels,)):
-                raise ImageArgumentError(
-                    f"value={self.value!r} is for {values.size} channels, and there are {channels}"
-                )
+                raise ImageArgumentError(f"value={self.value!r} has {values.size} numbers for {channels} channels")
             values = values if is_last else values[:, None, None]
         return values if isinstance(image, np.ndarray) else image.new_tensor(values)
 
@@ -216,9 +213,7 @@ class _Policy(ImageTransform):
         self.interpolation = _interpolation(interpolation)
         self.fill = _colour(fill)
 
-    def _apply(
-        self, picture: PendingImage, ranges: Mapping[str, tuple[float, float] | None], place: int | None
-    ) -> None:
+    def _apply(self, picture: PendingImage, ranges: Mapping[str, tuple[float, float]], place: int | None) -> None:
         """Draws an operation, its magnitude unless it is given, and its direction, and applies it."""
         rng = sample_rng().random_generator
         name = rng.choice(OPERATIONS)
@@ -351,7 +346,7 @@ def _with_hue(image: Image.Image, turn: float) -> Image.Image:
 
 def _ranges(
     shear: float, across: float, down: float, degrees: float, colours: float, bits: int
-) -> dict[str, tuple[float, float] | None]:
+) -> dict[str, tuple[float, float]]:
     """Returns the least and greatest magnitude of each operation that has one."""
     return {
         **dict.fromkeys(("ShearX", "ShearY"), (0.0, shear)),
@@ -380,9 +375,7 @@ def _around(name: str, value: float | Sequence[float], middle: float, least: flo
         low, high = middle - low, middle + high
         low = max(low, 0.0) if middle else low
     if not least <= low <= high <= most:
-        raise ImageArgumentError(
-            f"{name}={value!r} reaches from {low:g} to {high:g}, not within {least:g} and {most:g}"
-        )
+        raise ImageArgumentError(f"{name}={value!r} is {low:g} to {high:g}, which is not within {least:g} and {most:g}")
     return None if low == high == middle else (low, high)
 
 

@@ -74,8 +74,8 @@ class Normalize:
         dtype = str(getattr(image, "dtype", type(image).__name__))
         if shape[-3:-2] != (len(self.mean),) or dtype.removeprefix("torch.") != "float32":
             raise ImageArgumentError(
-                f"Normalize was given {dtype} of shape {shape}, not float32 (..., {len(self.mean)}, height, width): put "
-                "ToTensor before it, or use stoker.images.normalize for a uint8 batch"
+                f"Normalize was given {dtype} of shape {shape}, not float32 (..., {len(self.mean)}, height, width): "
+                "put ToTensor before it, or use stoker.images.normalize for a uint8 batch"
             )
         mean, std = (np.array(values, np.float32)[:, None, None] for values in (self.mean, self.std))
         if isinstance(image, np.ndarray):
