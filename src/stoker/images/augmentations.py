@@ -358,11 +358,11 @@ def _ranges(
 
 @functools.lru_cache(maxsize=64)
 def _steps(begin: float, end: float, count: int) -> tuple[float, ...]:
-    """Returns evenly spaced numbers, in float32, counted from the nearer end: as torch does, to the last bit."""
-    step = (np.float32(end) - np.float32(begin)) / np.float32(count - 1)
-    up = [np.float32(begin) + step * np.float32(number) for number in range(count // 2)]
-    down = [np.float32(end) - step * np.float32(count - 1 - number) for number in range(count // 2, count)]
-    return tuple(map(float, (*up, *down)))
+    """Returns evenly spaced numbers, counted from the nearer end and rounded to float32, as torch's are."""
+    step = float((np.float32(end) - np.float32(begin)) / np.float32(count - 1))
+    up = [float(np.float32(begin)) + step * number for number in range(count // 2)]
+    down = [float(np.float32(end)) - step * (count - 1 - number) for number in range(count // 2, count)]
+    return tuple(float(np.float32(number)) for number in (*up, *down))
 
 
 def _around(name: str, value: float | Sequence[float], middle: float, least: float, most: float) -> Any:

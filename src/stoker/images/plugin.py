@@ -63,9 +63,9 @@ def register() -> Registration:
     code. A JPEG then notes `convert("RGB")`, `convert("L")`, `crop`, the first `resize` (bilinear or bicubic) and
     `transpose(FLIP_LEFT_RIGHT)`, and decodes only what the result needs. Anything else reads pixels and goes on with an
     ordinary image. Header, mode, size, format, info, limits and errors are Pillow's, and so are all pixels, value for
-    value, and the calls that raise: a file in which Pillow could find an error is decoded by Pillow, at the call at which
-    it would be. Without the compiled part (`backend()`) nothing changes. What a program can see is `type(image)`, a
-    subclass of Pillow's until pixels are read.
+    value, and the calls that raise: a file in which Pillow could find an error is decoded by Pillow, at the call at
+    which it would be. Without the compiled part (`backend()`) nothing changes. What a program can see is
+    `type(image)`, a subclass of Pillow's until pixels are read.
 
     It holds for this process and the processes forked from it. A loader's worker processes need no call: they register
     the reader themselves. It is cheap, also when repeated, and thread safe.
