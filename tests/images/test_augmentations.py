@@ -209,7 +209,7 @@ def test_grey_images_have_one_channel_or_three() -> None:
 @pytest.mark.parametrize("kind", ["tensor", "array"])
 def test_erasing_gives_torchvisions_values(kind: str, value: Any, drawn: Drawn) -> None:
     image = ToTensor()(PHOTO) if kind == "tensor" else np.asarray(ToTensor()(PHOTO))
-    before, erasing = np.array(image), RandomErasing(1.0, value=value)
+    before, erasing = np.asarray(image).copy(), RandomErasing(1.0, value=value)
     for _ in range(10):
         drawn.clear()
         found = erasing(image)

@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from stoker.diagnostics.composition.order_hooks import OrderHooks
-from stoker.diagnostics.jpeg_decoding import measure_decoding
 from stoker.diagnostics.loader_hooks import MEASURED, TORCHDATA, LoaderHooks
+from stoker.diagnostics.profile.jpeg_decoding import measure_decoding
 from stoker.diagnostics.recorder import Recorder
 from stoker.diagnostics.worker_hooks import MADE, WorkerHooks
 

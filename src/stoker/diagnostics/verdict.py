@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stoker.diagnostics.batch_making import BatchMaking
-from stoker.diagnostics.jpeg_decoding import decoded_by_pillow
 from stoker.diagnostics.measurements import LoaderSummary, are_single
+from stoker.diagnostics.profile.jpeg_decoding import decoded_by_pillow
 from stoker.extend import HAND_OVER_SECONDS, NEGLIGIBLE_SHARE, WAITING_SHARE, workers_for
 
 Kind = Literal["data-bound", "balanced", "compute-bound", "too short"]
