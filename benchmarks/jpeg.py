@@ -6,8 +6,10 @@ The photographs are those that `make demo` builds (`--data`), 500 x 375 pixels, 
 *Kernel* cases give the same boxes to each rival, from two threads: `stoker.images.decode` into an array, the compiled
 decoder in a C loop that reads the same files (`bare C`), Pillow as torchvision uses it, and simplejpeg with OpenCV,
 which decodes whole photographs and resizes without antialiasing. *Loader* cases run torchvision's `ImageFolder` and
-transforms, unmodified, with two workers and batches of 64: over torch's loader and Stoker's, each with Pillow as it is
-and after `stoker.images.register()`. PNG and WebP are always decoded by Pillow: there, `decode` must not be slower.
+transforms, unmodified, with two workers and batches of 64: over torch's loader with Pillow as it is, and after
+`stoker.images.register()`; after `stoker.install()`; and over Stoker's loader (`import change`), whose workers read
+JPEGs by Stoker's reader unless `STOKER_IMAGES=0` leaves them to Pillow (`stoker, Pillow`). PNG and WebP are always
+decoded by Pillow: there, `decode` must not be slower.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from method import Case, Figures, Goal
 SIDE, BATCH, WORKERS, THREADS, WARM_UP = 224, 64, 2, 2, 4
 RATE, CPU = "images/s", "CPU-ms per image"
 LARGE, LARGE_SIZE = 24, (4000, 3000)
-TORCH, OURS = "torch, Pillow", "stoker, registered"
-LOADERS = (OURS, "stoker, Pillow", "torch, registered", TORCH)
+TORCH, OURS = "torch, Pillow", "import change"
+LOADERS = (OURS, "install()", "stoker, Pillow", "torch, registered", TORCH)
 KERNELS = ("stoker", "bare C", "Pillow", "simplejpeg + OpenCV")
 
 
@@ -252,7 +254,11 @@ def by_loader(rival: str, work: str, folder: Path, count: int) -> Figures:
     import stoker
     from stoker import images
 
-    if rival.endswith("registered"):
+    if rival == "install()":
+        stoker.install()
+    if rival == "stoker, Pillow":
+        os.environ["STOKER_IMAGES"] = "0"
+    if rival == "torch, registered":
         images.register()
     random_crop = [transforms.RandomResizedCrop(SIDE), transforms.RandomHorizontalFlip()]
     steps = {
@@ -266,7 +272,7 @@ def by_loader(rival: str, work: str, folder: Path, count: int) -> Figures:
     dataset = datasets.ImageFolder(str(folder), transforms.Compose(steps))
     samples = batch * (count + warm_up + 2 * WORKERS)
     sampler = [number % len(dataset) for number in random.Random(3).sample(range(10 * samples), samples)]
-    make = stoker.DataLoader if rival.startswith("stoker") else torch.utils.data.DataLoader
+    make = stoker.DataLoader if rival in (OURS, "stoker, Pillow") else torch.utils.data.DataLoader
     torch.set_num_threads(1)
     iterator = iter(make(dataset, batch_size=batch, sampler=sampler, num_workers=WORKERS))
     for _ in range(warm_up):

@@ -260,7 +260,7 @@ def test_damaged_files_raise_with_their_name(unfit: str, tmp_path: Path) -> None
         lambda: RandomCrop(8, padding_mode="wrap"),
         lambda: RandomCrop(800)(photograph()),
         lambda: RandomHorizontalFlip(1.5),
-        lambda: Normalize((0.5,), (0.5,)),
+        lambda: Normalize((0.5, 0.5), (0.5, 0.5)),
         lambda: Normalize(MEAN, (0.0, 1.0, 1.0)),
         lambda: Normalize(MEAN, STD)(np.zeros((8, 8, 3), np.uint8)),
         lambda: Resize(8)(np.zeros((8, 8, 3), np.float32)),

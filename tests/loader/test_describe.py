@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stoker
 from stoker import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, collate, from_iterable
 from tests.datasets.test_gather import NotYetOpen
 
@@ -156,7 +157,20 @@ def test_the_list_that_each_worker_will_hold_is_named() -> None:
 
 def test_description_says_what_decodes_jpegs(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = pytest.importorskip("stoker.images.kernel")
-    described = DataLoader(ROWS, batch_size=4).describe().splitlines()
-    assert [line for line in described if line.startswith("images")] == [f"images      JPEGs: {kernel.backend()}"]
+    compiled = f"images      JPEGs: {kernel.backend()}"
+
+    def images(**arguments: Any) -> list[str]:
+        described = DataLoader(ROWS, batch_size=4, **arguments).describe().splitlines()
+        return [line for line in described if line.startswith("images")]
+
+    assert images(num_workers=1) == [compiled]
+    with stoker.images.register():
+        assert images() == [compiled]
+    if kernel.bound() is not None:
+        assert "call stoker.images.register() once" in images()[0]
+        assert "call stoker.images.register() once" in images(num_workers=1, worker_method="thread")[0]
+        monkeypatch.setenv("STOKER_IMAGES", "0")
+        assert images(num_workers=1)[0].endswith("because of STOKER_IMAGES=0")
     monkeypatch.delitem(sys.modules, "stoker.images.kernel")
-    assert "JPEGs" not in DataLoader(ROWS, batch_size=4).describe()
+    monkeypatch.delitem(sys.modules, "PIL.JpegImagePlugin")
+    assert images() == []

@@ -307,14 +307,20 @@ def transforms() -> Makers:
     images = stoker.images
     return {
         "CenterCrop": lambda: images.CenterCrop(4),
+        "ColorJitter": lambda: images.ColorJitter(0.4, hue=0.1),
         "Compose": lambda: images.Compose([images.Resize(4), images.ToTensor()]),
+        "Grayscale": lambda: images.Grayscale(3),
         "Normalize": lambda: images.Normalize([0.5, 0.4, 0.3], [0.2, 0.2, 0.1]),
         "PILToTensor": lambda: images.PILToTensor(),
+        "RandAugment": lambda: images.RandAugment(1),
         "RandomCrop": lambda: images.RandomCrop(4),
+        "RandomErasing": lambda: images.RandomErasing(1.0),
         "RandomHorizontalFlip": lambda: images.RandomHorizontalFlip(0.3),
         "RandomResizedCrop": lambda: images.RandomResizedCrop(4),
+        "RandomRotation": lambda: images.RandomRotation(9),
         "Resize": lambda: images.Resize((4, 5), "bicubic"),
         "ToTensor": lambda: images.ToTensor(),
+        "TrivialAugmentWide": lambda: images.TrivialAugmentWide(),
     }
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from stoker.diagnostics.composition.order_hooks import OrderHooks
 from stoker.diagnostics.loader_hooks import MEASURED, TORCHDATA, LoaderHooks
+from stoker.diagnostics.profile.jpeg_decoding import measure_decoding
 from stoker.diagnostics.recorder import Recorder
 from stoker.diagnostics.worker_hooks import MADE, WorkerHooks
 
@@ -67,6 +68,7 @@ def attach() -> None:
         actions[TORCHDATA] = functools.partial(_measure_if_installed, hooks)
     if hooks.workers is not None:
         actions |= {name: functools.partial(_measure_workers, hooks.workers, name) for name in MADE}
+        actions["PIL.JpegImagePlugin"] = functools.partial(measure_decoding, recorder)
         atexit.register(hooks.faults.ended)  # before the last flush, which is registered earlier
     for name in list(actions):
         if name in sys.modules:

@@ -59,6 +59,7 @@ class MeasuredLoader:
         made: how many loaders there were.
         works: batches made, of each epoch that started workers a list. Of many, a part.
         sizes: bytes of some batches.
+        jpegs: of each epoch with workers, seconds in which Pillow decoded whole JPEGs.
         noted: notes of the samples of some epochs, as they were written.
         faults: of its samples and workers.
     """
@@ -68,6 +69,7 @@ class MeasuredLoader:
     made: int = 1
     works: list[list[MadeBatch]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    jpegs: list[list[float]] = field(default_factory=list)
     noted: list[dict[str, Any]] = field(default_factory=list)
     faults: FaultLog = field(default_factory=FaultLog)
 
@@ -122,6 +124,7 @@ class MeasuredLoader:
             self.about, self.made, len(self.epochs), batches, count, spent, waited, first, steady, steady_waited, cpu,
             peak, restarts, making, used / (used + idle) if used else None, max(0.0, used - cpu) / (used + idle or 1.0),
             sum(share * time for share, time in busy) / sum(time for _, time in busy) if busy else None,
+            jpegs=sum(map(sum, self.jpegs)),
         )  # fmt: skip
 
 
@@ -149,6 +152,7 @@ class LoaderSummary:
             programs; None if it is not known.
         others: of it, by other programs.
         gpu: share of the time in which the GPUs of the program were busy, by the driver; None if unknown.
+        jpegs: seconds in which Pillow decoded whole JPEGs, of all processes.
     """
 
     about: dict[str, Any]
@@ -168,6 +172,7 @@ class LoaderSummary:
     machine: float | None = None
     others: float = 0.0
     gpu: float | None = None
+    jpegs: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -221,6 +226,7 @@ class Measurements:
         self._kinds: dict[tuple[Any, ...], MeasuredLoader] = {}
         self._epochs: dict[tuple[str, int, int], EpochSpans] = {}
         self._works: dict[str, list[MadeBatch]] = {}
+        self._jpegs: dict[str, list[float]] = {}
         self._marked: dict[str, MeasuredLoader] = {}
 
     @property
@@ -269,6 +275,8 @@ class Measurements:
         elif "made" in record:
             work = MadeBatch(record["begun"], record["seconds"], record["cpu"], self._processes[file]["pid"])
             self._works.setdefault(record["made"], []).append(work)
+        elif "jpegs" in record:
+            self._jpegs.setdefault(record["jpegs"], []).append(record["seconds"])
         elif "fault" in record:
             marked = self._marked.get(record["mark"])
             (self if marked is None else marked).faults.heed(record)
@@ -284,6 +292,7 @@ class Measurements:
             if "mark" in record:
                 self._marked[record["mark"]] = loader
                 loader.works.append(self._works.setdefault(record["mark"], []))
+                loader.jpegs.append(self._jpegs.setdefault(record["mark"], []))
         else:
             self._loaders[file, record["loader"]] = self._of_kind(file, record)
 

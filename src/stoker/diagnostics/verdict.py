@@ -11,6 +11,7 @@ from typing import Literal
 
 from stoker.diagnostics.batch_making import BatchMaking
 from stoker.diagnostics.measurements import LoaderSummary, are_single
+from stoker.diagnostics.profile.jpeg_decoding import decoded_by_pillow
 from stoker.extend import HAND_OVER_SECONDS, NEGLIGIBLE_SHARE, WAITING_SHARE, workers_for
 
 Kind = Literal["data-bound", "balanced", "compute-bound", "too short"]
@@ -123,6 +124,8 @@ def change_to_make(loader: LoaderSummary, cpus: int, quota: float = math.inf) ->
     firsts = loader.waited - loader.steady_waited
     if firsts > 0.5 * loader.waited and loader.steady_share < WAITING_SHARE:
         return _late_first_batch(loader, workers)
+    if (decoded := decoded_by_pillow(loader)) is not None:
+        return decoded
     busy = loader.cpu / loader.spent / min(cpus, quota)
     if busy >= BUSY and workers and _wait_beside_steps(loader):
         return _either(loader, workers, cpus, busy)

@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING
 from stoker._core import first_use
 
 if TYPE_CHECKING:
+    from stoker.images.augmentations import ColorJitter as ColorJitter
+    from stoker.images.augmentations import Grayscale as Grayscale
+    from stoker.images.augmentations import RandAugment as RandAugment
+    from stoker.images.augmentations import RandomErasing as RandomErasing
+    from stoker.images.augmentations import RandomRotation as RandomRotation
+    from stoker.images.augmentations import TrivialAugmentWide as TrivialAugmentWide
     from stoker.images.decoding import ImageInfo as ImageInfo
     from stoker.images.decoding import decode as decode
     from stoker.images.decoding import info as info
@@ -36,6 +42,12 @@ _HOMES = {
     "open": "plugin",
     "register": "plugin",
     "CenterCrop": "transforms",
+    "ColorJitter": "augmentations",
+    "Grayscale": "augmentations",
+    "RandAugment": "augmentations",
+    "RandomErasing": "augmentations",
+    "RandomRotation": "augmentations",
+    "TrivialAugmentWide": "augmentations",
     "Compose": "transforms",
     "Normalize": "scaling",
     "PILToTensor": "transforms",

@@ -6,9 +6,9 @@ from stoker.errors import MissingExtraError
 
 try:
     import PIL
-    from PIL import Image, ImageOps, JpegImagePlugin, UnidentifiedImageError
+    from PIL import Image, ImageEnhance, ImageOps, JpegImagePlugin, UnidentifiedImageError
     from PIL import _imaging as imaging
 except ImportError as error:
     raise MissingExtraError("images need Pillow, which is not installed: pip install 'stoker[images]'") from error
 
-__all__ = ["PIL", "Image", "ImageOps", "JpegImagePlugin", "UnidentifiedImageError", "imaging"]
+__all__ = ["PIL", "Image", "ImageEnhance", "ImageOps", "JpegImagePlugin", "UnidentifiedImageError", "imaging"]

@@ -63,12 +63,12 @@ def register() -> Registration:
     code. A JPEG then notes `convert("RGB")`, `convert("L")`, `crop`, the first `resize` (bilinear or bicubic) and
     `transpose(FLIP_LEFT_RIGHT)`, and decodes only what the result needs. Anything else reads pixels and goes on with an
     ordinary image. Header, mode, size, format, info, limits and errors are Pillow's, and so are all pixels, value for
-    value. Without the compiled part (`backend()`) nothing changes.
+    value, and the calls that raise: a file in which Pillow could find an error is decoded by Pillow, at the call at
+    which it would be. Without the compiled part (`backend()`) nothing changes. What a program can see is
+    `type(image)`, a subclass of Pillow's until pixels are read.
 
-    One thing is later: damage inside the compressed data of a file whose markers are in place is found when pixels are
-    read, not by `load()` or `convert()`.
-
-    It holds for this process and the processes forked from it. It is cheap, also when repeated, and thread safe.
+    It holds for this process and the processes forked from it. A loader's worker processes need no call: they register
+    the reader themselves. It is cheap, also when repeated, and thread safe.
     """
     global _before
     registration = Registration()
@@ -263,14 +263,14 @@ class LazyJpegFile(_Lazy, JpegImagePlugin.JpegImageFile):
 
 
 def _taken(image: LazyJpegFile) -> DecodePlan | None:
-    """Takes the bytes of a file that is sound, and that Pillow would decode as the kernel does."""
+    """Takes the bytes of a file that is sound, and that Pillow would decode as the kernel does, without an error."""
     kernel = bound()
     if kernel is None or image.fp is None or vars(image).get(_CORE) is not None or image.mode not in ("RGB", "L"):
         return None
     if len(image.tile) != 1 or tuple(image.tile[0])[::3] != ("jpeg", (image.mode, "")) or any(image.decoderconfig):
         return None
     data = _content(image.fp)
-    if not kernel.functions.sound(data, len(data), bool(image.info.get("progressive"))):
+    if not kernel.functions.sound(data, len(data)):
         return None
     plan = DecodePlan.of(Picture(data, image.size, image.mode, threading.Event()))
     vars(image)["_stoker_plan"] = plan

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -37,7 +37,8 @@ class ToTensor:
         Args:
             image: a uint8 array (height, width, 3) or (height, width), a Pillow image, a path, or bytes of a file.
         """
-        return scaled(pixels_of(image), Normalize((0.0,) * 3, (1.0,) * 3))
+        pixels = pixels_of(image)
+        return scaled(pixels, Normalize((0.0,) * pixels.shape[2], (1.0,) * pixels.shape[2]))
 
     def __repr__(self) -> str:
         return "ToTensor()"
@@ -47,7 +48,7 @@ class Normalize:
     """Subtracts a mean from each channel and divides it by a standard deviation.
 
     Args:
-        mean: of the three channels, for values from 0 to 1.
+        mean: of the three channels, or of the one, for values from 0 to 1.
         std: likewise; not 0.
     """
 
@@ -55,7 +56,7 @@ class Normalize:
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         self.mean, self.std = (tuple(float(value) for value in values) for values in (mean, std))
-        if len(self.mean) != 3 or len(self.std) != 3:
+        if len(self.mean) not in (1, 3) or len(self.std) != len(self.mean):
             raise ImageArgumentError(f"mean={mean!r} and std={std!r} must have three numbers each, one per channel")
         if not all(self.std):
             raise ImageArgumentError(f"std={std!r} has a 0, and each channel is divided by it")
@@ -71,10 +72,10 @@ class Normalize:
         """
         shape = tuple(getattr(image, "shape", ()))
         dtype = str(getattr(image, "dtype", type(image).__name__))
-        if shape[-3:-2] != (3,) or dtype.removeprefix("torch.") != "float32":
+        if shape[-3:-2] != (len(self.mean),) or dtype.removeprefix("torch.") != "float32":
             raise ImageArgumentError(
-                f"Normalize was given {dtype} of shape {shape}, not float32 (..., 3, height, width): put ToTensor "
-                "before it, or use stoker.images.normalize for a uint8 batch"
+                f"Normalize was given {dtype} of shape {shape}, not float32 (..., {len(self.mean)}, height, width): "
+                "put ToTensor before it, or use stoker.images.normalize for a uint8 batch"
             )
         mean, std = (np.array(values, np.float32)[:, None, None] for values in (self.mean, self.std))
         if isinstance(image, np.ndarray):
@@ -105,9 +106,10 @@ def normalize(batch: Any, mean: Sequence[float], std: Sequence[float], out: Any 
     Thread safe. Values are those of `ToTensor` and `Normalize`, bit for bit.
     """
     pixels = np.asarray(batch)
-    if pixels.ndim != 4 or pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
+    if pixels.ndim != 4 or pixels.shape[-1] != 3 or len(mean) != 3 or pixels.dtype != np.uint8:
         raise ImageArgumentError(
-            f"normalize was given {pixels.dtype} of shape {pixels.shape}, not uint8 (N, height, width, 3)"
+            f"normalize was given {pixels.dtype} of shape {pixels.shape} and {len(mean)} means, not uint8 (N, height, "
+            "width, 3) and 3"
         )
     shape = (len(pixels), 3, *pixels.shape[1:3])
     result: Floats = np.empty(shape, np.float32) if out is None else np.asarray(out)
@@ -124,7 +126,7 @@ def normalize(batch: Any, mean: Sequence[float], std: Sequence[float], out: Any 
 
 
 def scaled(pixels: Pixels, normalised: Normalize | None) -> Any:
-    """Returns pixels (height, width, 3) with channels first, as a tensor if torch is installed.
+    """Returns pixels (height, width, channels) with channels first, as a tensor if torch is installed.
 
     Args:
         pixels: uint8, contiguous.
@@ -134,7 +136,9 @@ def scaled(pixels: Pixels, normalised: Normalize | None) -> Any:
     if normalised is None:
         result = pixels.transpose(2, 0, 1)
     else:
-        result = np.empty((3, *pixels.shape[:2]), np.float32)
+        if len(normalised.mean) != pixels.shape[2]:
+            raise ImageArgumentError(f"{normalised!r} was given an image of {pixels.shape[2]} channels")
+        result = np.empty((pixels.shape[2], *pixels.shape[:2]), np.float32)
         _look_up(pixels, tables_of(normalised), result)
     if not nominal.torch_is_wanted():
         return result
@@ -144,7 +148,7 @@ def scaled(pixels: Pixels, normalised: Normalize | None) -> Any:
 
 
 def tables_of(normalised: Normalize) -> Floats:
-    """Returns the float32 of each of the 256 values of a byte, for each channel: (3, 256)."""
+    """Returns the float32 of each of the 256 values of a byte, for each channel: (channels, 256)."""
     return _tables(normalised.mean, normalised.std)
 
 
@@ -159,10 +163,10 @@ def _tables(mean: tuple[float, ...], std: tuple[float, ...]) -> Floats:
 
 
 def _look_up(pixels: Pixels, tables: Floats, out: Floats) -> None:
-    """Writes the numbers of contiguous pixels (height, width, 3) into contiguous planes (3, height, width)."""
+    """Writes the numbers of contiguous pixels (height, width, channels) into contiguous planes, channels first."""
     functions = native.functions
-    if functions is None:
-        for channel in range(3):
+    if functions is None or len(tables) != 3:
+        for channel in range(len(tables)):
             np.take(tables[channel], pixels[:, :, channel], out=out[channel], mode="clip")
     else:
         functions.lookup(out.ctypes.data, pixels.ctypes.data, out[0].size, tables.ctypes.data)
@@ -182,12 +186,14 @@ class PendingImage:
     Attributes:
         width: in pixels, after the operations.
         height: likewise.
+        channels: of the result: 3, or 1 for an image of three equal ones.
     """
 
     def __init__(self, source: bytes | Image.Image, size: tuple[int, int], path: Path | None = None) -> None:
         self._source = source
         self._path = path
         self.width, self.height = size
+        self.channels = 3
         self._begin()
 
     def _begin(self) -> None:
@@ -210,7 +216,9 @@ class PendingImage:
         if isinstance(image, Image.Image):
             return cls(image if image.mode == "RGB" else image.convert("RGB"), image.size)
         if isinstance(image, np.ndarray) and image.ndim in (2, 3) and image.dtype == np.uint8:
-            return cls(_from_array(image), (image.shape[1], image.shape[0]))
+            made = cls(_from_array(image), (image.shape[1], image.shape[0]))
+            made.channels = 1 if image.shape[2:] == (1,) else 3
+            return made
         path = image if isinstance(image, str | os.PathLike) else None
         if path is not None:
             with open(path, "rb") as file:
@@ -266,6 +274,19 @@ class PendingImage:
             padded = np.pad(pixels, widths, mode=mode)  # type: ignore[call-overload]
         self._replace(padded)
 
+    def change(self, change: Callable[[Image.Image], Image.Image]) -> None:
+        """Applies a function to the pixels, which takes and returns a Pillow image in RGB and changes none."""
+        operations = (self._crop, self._size, self._window)
+        is_made = isinstance(self._source, Image.Image) and not self._flip and operations == (None,) * 3
+        self._source = change(self._source if is_made else _from_array(self.array()))  # type: ignore[arg-type]
+        self.width, self.height = self._source.size
+        self._begin()
+
+    def result(self) -> Pixels:
+        """Returns the pixels, a new uint8 array (height, width, channels)."""
+        pixels = self.array()
+        return pixels if self.channels == 3 else np.ascontiguousarray(pixels[:, :, : self.channels])
+
     def array(self) -> Pixels:
         """Returns the pixels, a new uint8 array (height, width, 3)."""
         if isinstance(self._source, bytes):
@@ -301,13 +322,13 @@ class PendingImage:
 def pixels_of(image: Any) -> Pixels:
     """Returns the pixels of an image that `PendingImage.of` takes, as contiguous uint8 (height, width, 3).
 
-    An array of that kind is returned as it is, so the pixels may be the caller's: only read them.
+    An array of that kind, or of one channel, is returned as it is, so the pixels may be the caller's: only read them.
     """
-    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3:
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] in (1, 3):
         return np.ascontiguousarray(image)
     return PendingImage.of(image).array()
 
 
 def _from_array(pixels: Pixels) -> Image.Image:
-    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image = Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2:] == (1,) else pixels))
     return image if image.mode == "RGB" else image.convert("RGB")

@@ -37,7 +37,7 @@ class ImageTransform(ABC):
     reads_files = True
 
     def __call__(self, image: Any) -> Any:
-        """Returns the transformed image: a uint8 array (height, width, 3), in memory of its own.
+        """Returns the transformed image: a uint8 array (height, width, 3), or with one channel, in memory of its own.
 
         Args:
             image: a path, the bytes of a file, a Pillow image, or a uint8 array (height, width, 3) or (height, width).
@@ -50,7 +50,7 @@ class ImageTransform(ABC):
         """
         picture = PendingImage.of(image)
         self.note(picture)
-        return picture.array()
+        return picture.result()
 
     @abstractmethod
     def note(self, picture: PendingImage) -> None:
@@ -289,7 +289,7 @@ class Compose:
                 value = PendingImage.of(value)
                 transform.note(value)
                 if not isinstance(after, ImageTransform):  # the last of those that share one decoding step
-                    value = value.array()
+                    value = value.result()
             elif type(transform) is ToTensor and type(after) is Normalize:
                 value, is_done = scaled(pixels_of(value), after), True
             else:

@@ -82,7 +82,7 @@ def _settings(options: LoaderOptions, own_collate: bool, record: LoaderRecord) -
         rank=epoch.world_of(options).rank,
         timed=timed,
         sampled=timed and record.sampled,
-        prepare=options.prepare,
+        jpegs=options.jpegs,
         looked_at=0 if options.capabilities.has_workers else record.ledger.total.delivered,
         snapshot_every=options.snapshot_every,
     )

@@ -31,6 +31,7 @@ from stoker.loader._accounting.report import Report
 from stoker.loader._epoch import draws, epoch, ranks
 from stoker.loader._epoch.progress import Progress
 from stoker.loader._epoch.sampler_epochs import check_samplers, lend_to_samplers
+from stoker.loader._job import jpeg_reader
 from stoker.loader._job.error_policy import OnError
 from stoker.loader._options import argument_checks
 from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS
@@ -507,7 +508,9 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         record = record_of(self)
         iterator = record.latest() if record.latest is not None else None
         memory, text = ({}, None) if iterator is None else iterator.inspect(stacks)
-        return Report.of(record.ledger, memory, text)
+        options = record.options(self)
+        whole = jpeg_reader.decoded_whole(options.jpegs, options.capabilities.own_process)
+        return Report.of(record.ledger, memory, text, whole)
 
     def progress(self, name: str = "batches") -> Iterator[Any]:
         """Returns an iterator over the next epoch that draws a bar on stderr, or in a notebook's cell.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from stoker.datasets.nesting import batched_by, prefers_whole_batches
 from stoker.loader import heap
 from stoker.loader._epoch import epoch
 from stoker.loader._epoch.gather_or_split import gathers, may_share, under_way
+from stoker.loader._job import jpeg_reader
 from stoker.loader._random.generators import GLOBALS
 from stoker.loader.worker_start import birth_of
 from stoker.samplers.random import RandomSampler
@@ -53,8 +53,8 @@ def _rows(options: LoaderOptions, record: LoaderRecord, auto: AutotuneController
     yield "ahead", _ahead(options, record.ledger)
     yield "collation", _collation(options)
     yield "compiled", _compiled()
-    if (kernel := sys.modules.get("stoker.images.kernel")) is not None:  # the loader needs no images itself
-        yield "images", f"JPEGs: {kernel.backend()}"
+    if (images := jpeg_reader.in_words(options.jpegs, options.capabilities.own_process)) is not None:
+        yield "images", images
     yield "randomness", _randomness(options, record.drawn)
     yield "faults", _faults(options)
     yield "CPUs", f"{usable.number} ({usable.source})"

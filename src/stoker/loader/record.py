@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stoker import errors
@@ -116,15 +116,15 @@ class LoaderRecord:
             reported_length=loader._IterableDataset_len_called,
         )
 
-    def follow_torch(self, prepare: Callable[[], object] | None) -> None:
+    def follow_torch(self, images: bool) -> None:
         """Makes the loader do what torch's does and no more: no `set_epoch` is called, nothing is suggested.
 
         Samples that this process makes draw from its generators, because torch's order may follow from them.
 
         Args:
-            prepare: called before samples are made in a process.
+            images: whether processes that make samples, this one too, read JPEGs by Stoker's reader.
         """
-        options = dataclasses.replace(self._made_with, shard="torch", prepare=prepare)
+        options = dataclasses.replace(self._made_with, shard="torch", jpegs="everywhere" if images else "nowhere")
         if not options.capabilities.own_process:
             options = dataclasses.replace(options, seeding="worker")
         self._made_with = options

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "jpeg_resize.h"
+#include "jpeg_sound.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 #ifdef __APPLE__ /* there `setjmp` saves the signal mask, by a system call */
@@ -26,7 +27,7 @@
 #endif
 
 /* Changes with the interface of any function below: `jpeg.py` rejects a library of another version. */
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 EXPORTED int stoker_jpeg_version(void) { return VERSION; }
 
 enum outcome { DONE, DECLINED, NO_FILE, OUTSIDE, TOO_LARGE, NO_MEMORY };
@@ -167,35 +168,6 @@ static int fits_picture(struct job *job, int width, int height) {
     return job->x <= width - job->width && job->y <= height - job->height;
 }
 
-/* Whether markers are where they belong, from the first to the end of the first scan. Else Pillow may refuse a picture
-   of which the rows above the damage could be decoded. */
-static int is_sound(const uint8_t *data, size_t size, int progressive) {
-    size_t at = 2;
-    for (;;) {
-        if (at + 4 > size || data[at] != 0xFF) return 0;
-        uint8_t marker = data[at + 1];
-        if (marker == 0xFF) {
-            at++;
-            continue;
-        }
-        if (marker <= 0x01 || (marker >= 0xD0 && marker <= 0xD9)) return 0;
-        size_t length = (size_t)data[at + 2] << 8 | data[at + 3];
-        if (length < 2) return 0;
-        at += 2 + length;
-        if (marker == 0xDA) break;
-    }
-    while (at < size) {
-        const uint8_t *found = memchr(data + at, 0xFF, size - at);
-        if (!found || found + 1 >= data + size) return 0;
-        uint8_t marker = found[1];
-        at = (size_t)(found - data) + 1;
-        if (marker == 0x00 || marker == 0xFF || (marker >= 0xD0 && marker <= 0xD7)) continue;
-        if (marker == 0xD9) return 1;
-        return progressive && (marker == 0xC4 || marker == 0xCC || (marker >= 0xDA && marker <= 0xDD) || marker == 0xFE);
-    }
-    return 0;
-}
-
 /* Whether scans of a progressive picture are missing. The library then smooths over the borders of blocks, and at the
    borders of a part it would do so from fewer blocks. */
 static int is_incomplete(int (*missing_bits)[64], int components) {
@@ -281,10 +253,8 @@ EXPORTED int stoker_jpeg_bind(const char *path) {
 /* The best vector instructions of this processor: 0 none, 1 SSE4.1, 2 AVX2. */
 EXPORTED int stoker_jpeg_level(void) { return best_level(); }
 
-/* Whether the markers of a picture are where they belong. */
-EXPORTED int stoker_jpeg_sound(const uint8_t *data, size_t size, int progressive) {
-    return is_sound(data, size, progressive);
-}
+/* Whether libjpeg refuses nothing in a picture. */
+EXPORTED int stoker_jpeg_sound(const uint8_t *data, size_t size) { return is_sound(data, size); }
 
 /* Reads the header of a picture. */
 EXPORTED int stoker_jpeg_look(const uint8_t *data, size_t size, struct header *header) {

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-VERSION = 1
+VERSION = 2
 LIBRARY = Path(__file__).with_name("jpeg.bin")
 
 DONE, DECLINED, NO_FILE, OUTSIDE, TOO_LARGE, NO_MEMORY = range(6)
@@ -58,7 +58,7 @@ class DecoderFunctions(NamedTuple):
     Attributes:
         bind: `(path)` binds to the libjpeg of a loaded extension. Returns its ABI (62 or 80), or a negative number.
         level: `()` returns the best vector instructions of the processor: 0 none, 1 SSE4.1, 2 AVX2.
-        sound: `(data, size, progressive)` returns whether markers are where they belong.
+        sound: `(data, size)` returns whether libjpeg refuses nothing in a picture, which may still be damaged.
         look: `(data, size, header)` reads the header. Returns an outcome.
         decode: `(job, data, size, header)` decodes from memory. Returns an outcome.
         decode_file: `(job, path, header)` decodes a file. Returns an outcome.
@@ -91,7 +91,7 @@ def _loaded() -> tuple[DecoderFunctions | None, str]:
     arguments: dict[str, tuple[list[type], type]] = {
         "bind": ([text], number),
         "level": ([], number),
-        "sound": ([address, size, number], number),
+        "sound": ([address, size], number),
         "look": ([address, size, address], number),
         "decode": ([address, address, size, address], number),
         "decode_file": ([address, text, address], number),

@@ -146,7 +146,7 @@ static enum outcome IN_ABI(run)(struct IN_ABI(session) *session, struct job *job
     if (outcome != DONE) return outcome;
     if ((int64_t)header->width * header->height > job->most_pixels) return TOO_LARGE;
     if (!fits_picture(job, header->width, header->height)) return OUTSIDE;
-    if (!job->is_checked && !is_sound(data, size, header->progressive)) return DECLINED;
+    if (!job->is_checked && !is_sound(data, size)) return DECLINED;
     /* Grey from colours is Pillow's conversion of RGB, not the luma of the file: they differ by clipping. */
     codec->wanted_colours = codec->colours == GREY && job->channels == 1 ? GREY : RGB;
     int is_resized = job->width != job->out_width || job->height != job->out_height;

@@ -10,8 +10,8 @@ from typing import Any
 
 from stoker import errors
 from stoker.integrations._install import behind, delegation
-from stoker.integrations._install.behind import unregister_jpegs
 from stoker.integrations._install.current import CURRENT, LOCK, ORIGINAL, Changes, Settings, original_of, subclass_hook
+from stoker.loader._job import jpeg_reader
 
 _CHANGES = Changes()
 
@@ -77,7 +77,7 @@ def unapply() -> None:
         CURRENT.settings, CURRENT.was_undone = None, True
         _CHANGES.undo()
         behind.forget_all()
-        unregister_jpegs()
+        jpeg_reader.unregister()
 
 
 def _init_subclass(kind: Any) -> Any:

@@ -1,15 +1,10 @@
-"""The loader behind a torch loader, made of its attributes at first use; and Stoker's JPEG reader behind Pillow."""
+"""The loader behind a torch loader, made of its attributes at first use."""
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 from stoker import errors
@@ -156,7 +151,7 @@ def forget_all() -> None:
 def _made(loader: Any, values: list[Any], before: Behind | None, settings: Settings) -> Behind:
     old = None if before is None else before.loader
     try:
-        hidden = HiddenLoader(register_jpegs if settings.images else None, **_arguments(loader, values, settings))
+        hidden = HiddenLoader(settings.images, **_arguments(loader, values, settings))
         if old is not None and old.has_place:
             hidden.load_state_dict(old.state_dict())
     except Exception as error:  # whatever the cause: the program runs on as it did without us
@@ -217,61 +212,6 @@ def is_torchs_own(function: Any, module: str) -> bool:
     return code is not None and code.co_filename == getattr(sys.modules[module], "__file__", None)
 
 
-_PLUGIN = "PIL.JpegImagePlugin"
-"""Pillow loads it when it first opens an image."""
-
-
-def register_jpegs() -> None:
-    """Registers the reader with Pillow, now or when Pillow loads its own."""
-    if _PLUGIN in sys.modules:
-        _register()
-    elif not any(isinstance(finder, _JpegFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _JpegFinder())
-
-
-_registrations: list[Any] = []
-"""Of this process: at most one. Workers keep theirs to their end."""
-
-
-def _register() -> None:
-    from stoker import images  # here, where Pillow is there
-
-    if not _registrations:
-        _registrations.append(images.register())
-
-
-def unregister_jpegs() -> None:
-    """Gives Pillow its own reader back, in this process."""
-    while _registrations:
-        _registrations.pop().undo()
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _JpegFinder)]
-
-
-class _JpegFinder(importlib.abc.MetaPathFinder):
-    """Registers the reader right after Pillow's module has run."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        if name != _PLUGIN:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _JpegLoader(spec.loader)
-        return spec
-
-
-class _JpegLoader(importlib.abc.Loader):
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def create_module(self, spec: Any) -> Any:
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._inner.exec_module(module)
-        _register()
-
-
 class HiddenLoader(DataLoader[Any]):
     """A loader that does what torch's does and no more.
 
@@ -279,13 +219,13 @@ class HiddenLoader(DataLoader[Any]):
     no warning that torch's loader has given.
 
     Args:
-        prepare: called before samples are made in a process.
+        images: whether processes that make samples read JPEG files by Stoker's reader.
         **arguments: as `DataLoader`.
     """
 
-    def __init__(self, prepare: Callable[[], object] | None = None, **arguments: Any) -> None:
+    def __init__(self, images: bool = False, **arguments: Any) -> None:
         super().__init__(**arguments)
-        record_of(self).follow_torch(prepare)
+        record_of(self).follow_torch(images)
 
     def check_worker_number_rationality(self) -> None:
         """Does nothing: torch's loader has warned."""

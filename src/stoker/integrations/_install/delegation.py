@@ -18,7 +18,6 @@ from stoker.integrations._install.behind import (
     early,
     kept_behind,
     noticed,
-    register_jpegs,
     renewed,
     startable,
     stays_torchs,
@@ -211,7 +210,7 @@ def _made(loader: Any) -> HiddenLoader | None:
         if not loader._dataset_kind or loader._auto_collation:
             raise TypeError("torch's iterator was called by hand, on an object that is no DataLoader and no stream")
         hidden = HiddenLoader(
-            register_jpegs if settings.images else None,
+            settings.images,
             dataset=_DatasetOfIterator(loader.dataset),
             batch_size=None,
             num_workers=loader.num_workers,

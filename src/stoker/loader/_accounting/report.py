@@ -49,6 +49,7 @@ class Report:
         events: the latest of them, by kind.
         memory: bytes by name.
         stacks: the workers' stacks, if requested.
+        images: where Pillow decodes whole JPEGs, and the change to make; None where it does not, or that is not known.
     """
 
     epoch: Counts
@@ -59,9 +60,16 @@ class Report:
     events: Mapping[str, tuple[Event, ...]] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
     stacks: str | None = None
+    images: str | None = None
 
     @classmethod
-    def of(cls, ledger: Ledger, memory: Mapping[str, int] | None = None, stacks: str | None = None) -> Report:
+    def of(
+        cls,
+        ledger: Ledger,
+        memory: Mapping[str, int] | None = None,
+        stacks: str | None = None,
+        images: str | None = None,
+    ) -> Report:
         """Returns a report of a ledger's present counts; later counts are not seen."""
         return cls(
             ledger.epoch.copy(),
@@ -72,6 +80,7 @@ class Report:
             {kind: tuple(happened.latest) for kind, happened in ledger.events.items()},
             dict(memory or {}),
             stacks,
+            images,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -87,6 +96,7 @@ class Report:
             },
             "memory": dict(self.memory),
             "stacks": self.stacks,
+            "images": self.images,
         }
         values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
         return values
@@ -108,6 +118,8 @@ class Report:
         if self.epoch.spent > 0:
             waited, spent = self.epoch.waited, self.epoch.spent
             yield "waiting", f"{waited:,.1f} s of {spent:,.1f} s ({waited / spent:.1%}) were spent waiting for a batch"
+        if self.images is not None:
+            yield "images", self.images
         if self.memory:
             yield "memory", ", ".join(f"{name} {_size(size)}" for name, size in self.memory.items())
 

@@ -38,7 +38,7 @@ from stoker.datasets.nesting import held_by
 from stoker.datasets.worker_share import own_copy
 from stoker.errors import BatchError
 from stoker.loader._accounting import observer
-from stoker.loader._job import datapipes, torch_worker_info
+from stoker.loader._job import datapipes, jpeg_reader, torch_worker_info
 from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy
 from stoker.loader._job.map_fetcher import MapFetcher
 from stoker.loader._job.timed_steps import stopwatch_of
@@ -66,11 +66,11 @@ def assemble(parts: dict[str, Any]) -> JobFactory:
         import stoker.loader._job.stream_fetcher
     if settings.threads > 1:
         import stoker.loader._job.sample_threads  # noqa: F401
-    if settings.prepare is not None:
-        settings.prepare()
     generators = None
     if settings.capabilities.own_process:
         torch_worker_info.load()
+        if jpeg_reader.is_wanted(settings.jpegs, own_process=True):
+            jpeg_reader.load()
         if parts["worker_init_fn"] is None and settings.seeding != "worker":
             generators = find_generators(_seeded(settings, parts["dataset"], parts["collate_fn"]))
     return functools.partial(LoaderJob, parts, generators)
@@ -115,6 +115,8 @@ class LoaderJob:
         self._is_told = copied or capabilities.own_process  # of an epoch: others share the trainer's dataset
         if capabilities.has_workers or loaded_torch() is None:
             torch_worker_info.connect()
+        if jpeg_reader.is_wanted(self._settings.jpegs, capabilities.own_process):
+            jpeg_reader.register()
         self._collate_fn = parts["collate_fn"]
         self._collate = collate.compiling(self._collate_fn)
         is_compiled = isinstance(self._collate, collate.Compiled) and self._settings.batched

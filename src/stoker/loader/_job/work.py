@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -10,6 +10,7 @@ from stoker._core.protocol import asked
 from stoker._engine.backend import Capabilities
 from stoker._engine.backends import KINDS
 from stoker.errors import SamplerError
+from stoker.loader._job.jpeg_reader import JpegReading
 from stoker.loader._random.sample_seeding import Seeding
 
 Method = Literal["serial", "thread", "process"]
@@ -100,7 +101,7 @@ class JobSettings:
     rank: int = 0  # of those that share the epoch, and its seed
     timed: bool = False  # whether answers carry timings
     sampled: bool = False  # and stacks of the workers
-    prepare: Callable[[], object] | None = None  # called before samples are made in a process
+    jpegs: JpegReading = "workers"  # the processes that read JPEGs by Stoker's reader
     looked_at: int = 0  # samples that were made in this process in earlier epochs
     snapshot_every: int | None = None  # units from one state of a stream to the next, if states cost much
 

@@ -21,6 +21,7 @@ from stoker.datasets.nesting import batched_by
 from stoker.events import Listener
 from stoker.loader._job import datapipes
 from stoker.loader._job.error_policy import OnError
+from stoker.loader._job.jpeg_reader import JpegReading
 from stoker.loader._options import argument_checks
 from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS, check_error_budget
 
@@ -38,7 +39,7 @@ class LoaderOptions:
         index_sampler: gives the indices, of batches or of samples.
         own_sampler: the sampler that the loader made because none was given, else None.
         reported_length: batches that `len(loader)` last reported for a stream, or None.
-        prepare: called once in a process that makes samples, before it makes the first one; or None.
+        jpegs: the processes in which Pillow gets Stoker's reader of JPEGs.
         snapshot_every: batches from one state of a worker's stream to the next, if its states cost much; or None.
 
     `shard="torch"` is for loaders behind torch's: as "none", with one warning if all workers read the same.
@@ -90,7 +91,7 @@ class LoaderOptions:
     index_sampler: Any = None
     own_sampler: Any = None
     reported_length: int | None = None
-    prepare: Callable[[], object] | None = None
+    jpegs: JpegReading = "workers"
     snapshot_every: int | None = None
 
     @property

@@ -1,0 +1,136 @@
+"""Registers Stoker's JPEG reader with Pillow in the processes that make samples, as soon as Pillow loads its own.
+
+A loader's worker processes have it; the training process only behind `stoker.install()`. A program that does not use
+Pillow loads neither Pillow nor `stoker.images`. An opener that the program has put into Pillow's registry stays.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Literal
+
+JpegReading = Literal["workers", "everywhere", "nowhere"]
+"""The processes in which a loader registers the reader: its worker processes, those and this one, or none."""
+
+_PLUGIN = "PIL.JpegImagePlugin"
+"""Pillow loads it when it first opens an image."""
+
+
+def is_wanted(where: JpegReading, own_process: bool) -> bool:
+    """Returns whether a loader registers the reader where it makes samples.
+
+    Args:
+        where: the loader's setting.
+        own_process: whether its workers are processes.
+    """
+    is_allowed = where == "everywhere" or (where == "workers" and own_process)
+    return is_allowed and os.environ.get("STOKER_IMAGES") != "0"
+
+
+def load() -> None:
+    """Loads the reader if this process has loaded Pillow's, so that workers that are forked then share it."""
+    if _PLUGIN in sys.modules and _is_compiled():
+        from stoker.images import backend, register  # noqa: F401
+
+        backend()
+
+
+def register() -> None:
+    """Registers the reader in this process: now, or when Pillow loads its own. Any thread may call it."""
+    if _PLUGIN in sys.modules:
+        _register()
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def unregister() -> None:
+    """Gives Pillow its own reader back, in this process."""
+    while _registrations:
+        _registrations.pop().undo()
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+
+
+_registrations: list[Any] = []
+"""Of this process. Workers keep theirs to their end."""
+
+
+def _register() -> None:
+    if _is_pillows(sys.modules[_PLUGIN]) and _is_compiled():
+        from stoker.images import register
+
+        _registrations.append(register())
+
+
+def _is_pillows(plugin: Any) -> bool:
+    """Returns whether JPEGs are opened by Pillow's own opener."""
+    opener = plugin.Image.OPEN.get("JPEG", (None,))[0]
+    return opener is not None and opener is getattr(plugin, "jpeg_factory", None)
+
+
+def _is_compiled() -> bool:
+    from stoker._core.native import jpeg
+
+    return jpeg.functions is not None
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Registers the reader right after Pillow's module has run."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        if name != _PLUGIN:
+            return None
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def create_module(self, spec: Any) -> Any:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        assert spec is not None
+        spec.loader = module.__loader__ = self._inner  # which has more methods, for resources and sources
+        self._inner.exec_module(module)
+        _register()
+
+
+# What `describe()` and `report()` say.
+
+
+def decoded_whole(where: JpegReading, own_process: bool) -> str | None:
+    """Returns where and why Pillow decodes whole JPEGs, with the cure; None where it does not.
+
+    None also if this process has not loaded Pillow's plugin, or the program has put an opener of its own in its place.
+    """
+    plugin: Any = sys.modules.get(_PLUGIN)
+    if plugin is None or not _is_pillows(plugin) or is_wanted(where, own_process) or not _is_compiled():
+        return None
+    said = "JPEGs that PIL.Image.open opens are decoded whole"
+    if os.environ.get("STOKER_IMAGES") == "0":
+        return f"{said}, because of STOKER_IMAGES=0"
+    if where == "nowhere":
+        return f"{said}, because of stoker.install(images=False)"
+    return (
+        f"{said} in this process: call stoker.images.register() once, before the loop, and only what is used of them "
+        "is decoded, to the same pixels"
+    )
+
+
+def in_words(where: JpegReading, own_process: bool) -> str | None:
+    """Returns what decodes JPEGs where a loader makes samples; None if this process knows of no image."""
+    kernel: Any = sys.modules.get("stoker.images.kernel")
+    found = [] if kernel is None else [f"JPEGs: {kernel.backend()}"]
+    whole = decoded_whole(where, own_process)
+    return "; ".join(found if whole is None else [*found, whole]) or None
