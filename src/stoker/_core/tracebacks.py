@@ -37,14 +37,14 @@ def hide_own_frames(error: BaseException, keep_first: bool = False) -> None:
         error: the exception, whose traceback objects are linked anew.
         keep_first: whether the outermost frame stays.
     """
-    if are_full() or isinstance(error, StopIteration):
+    if are_full() or _is(error, StopIteration):
         return
     todo, seen = [error], {id(error)}
     while todo:
         each = todo.pop()
         trace = _of(each, "__traceback__")
         kept = _without_own(trace)
-        if kept is not None or isinstance(each, (StokerError, KeyboardInterrupt)) or isinstance(error, StokerError):
+        if kept is not None or _is(each, (StokerError, KeyboardInterrupt)) or _is(error, StokerError):
             if each is error and keep_first and trace is not None and trace is not kept:
                 trace.tb_next = kept
                 kept = trace
@@ -65,11 +65,11 @@ def users_story(error: BaseException) -> tuple[str, str]:
         return "", format_exception(error).rstrip()
     hide_own_frames(error)
     cause = _of(error, "__cause__")
-    if isinstance(error, StokerError):
+    if _is(error, StokerError):
         if _of(error, "__traceback__") is None and (cause is None or _of(cause, "__traceback__") is None):
             return _message(error), ""
         return _message(error), format_exception(error).rstrip().removesuffix(summary_of(error)).rstrip()
-    if isinstance(cause, StokerError) and _of(cause, "__traceback__") is None:
+    if _is(cause, StokerError) and _of(cause, "__traceback__") is None:
         BaseException.__setattr__(error, "__cause__", None)
         return _message(cause), format_exception(error).rstrip()
     return "", format_exception(error).rstrip()
@@ -120,12 +120,17 @@ def _is_own(line: str) -> bool:
     return line.startswith(f'  File "{_PACKAGE}')
 
 
+def _is(error: BaseException | None, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    """As isinstance, which would ask the object too."""
+    return issubclass(type(error), kinds)
+
+
 def _of(error: BaseException, name: str) -> Any:
     return BaseException.__getattribute__(error, name)
 
 
 def _parts(error: BaseException) -> tuple[BaseException, ...]:
-    return BaseExceptionGroup.exceptions.__get__(error) if isinstance(error, BaseExceptionGroup) else ()
+    return BaseExceptionGroup.exceptions.__get__(error) if _is(error, BaseExceptionGroup) else ()
 
 
 def _message(error: BaseException) -> str:
