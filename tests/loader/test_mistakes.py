@@ -47,7 +47,8 @@ def said(action: Callable[[], object]) -> str:
         try:
             action()
         except Exception as error:
-            return f"{type(error).__name__}: {(str(error.__cause__ or error) or ' ').splitlines()[0]}"
+            known = error.__cause__ if isinstance(error.__cause__, stoker.SamplerError) else error
+            return f"{type(error).__name__}: {str(known).splitlines()[0]}"
     return f"{told[0].category.__name__}: {str(told[0].message).splitlines()[0]}" if told else SERVED
 
 
@@ -204,7 +205,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str, str | None]] = {
         None,
     ),
     "a cache where a file lies": (
-        lambda library: stoker.CacheDataset(range(3), folder="d/a.csv")[0],
+        lambda library: stoker.CacheDataset(range(3), folder="d/a.csv", key="v1")[0],
         r"(FileExists|NotADirectory)Error: .*: CacheDataset cannot write to its folder, and has left nothing there",
         None,
     ),

@@ -115,7 +115,7 @@ class TarWriter:
                 raise
             stay = f"{len(self.shards)} complete ones stay" if self.shards else "there is no complete one"
             what = f"TarWriter cannot write this shard, which leaves nothing behind; {stay}"
-            raise OSError(error.errno, f"{error.strerror}: {what}", path) from error
+            raise OSError(error.errno, f"{error.strerror}: {what}", path) from None
 
     def __enter__(self) -> TarWriter:
         return self
