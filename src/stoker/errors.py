@@ -68,8 +68,8 @@
 Each is also a subclass of the exception that torch or Python would raise. A message states the event (worker, sample,
 numbers), the likely cause, and the remedy. The message of an exception that was raised in a worker has its traceback
 there, without Stoker's frames (the environment variable `STOKER_TRACEBACK=full` shows them). A `WorkerTraceback` is
-such a traceback as the `__cause__` of another error. `SkipSample` is not an error: a dataset raises it to leave a sample
-out.
+such a traceback as the `__cause__` of another error. `SkipSample` is not an error: a dataset raises it to leave out a
+sample.
 """
 
 from __future__ import annotations
