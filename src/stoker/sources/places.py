@@ -185,7 +185,8 @@ def _not_found(places: list[str], what: str) -> str:
     is_pattern = not GLOB.isdisjoint(first)
     text = f"no file matches {first}" if is_pattern else f"there is no file {first}"
     if len(places) > 1:
-        text += f", nor any at {len(places) - 1:,} more of the given {what}, such as {places[1]}"
+        others = ", ".join(places[1:3]) + (", …" if len(places) > 3 else "")
+        text += f", and none for {len(places) - 1:,} other of the given {what}: {others}"
     if is_remote(first):
         return text
     folder = first

@@ -9,11 +9,13 @@ import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from stoker._core.tracebacks import hide_own_frames
+
 I = TypeVar("I", bound=Callable[..., None])  # noqa: E741
 
 
 def with_known_names(init: I) -> I:
-    """Returns a constructor whose error for an unknown keyword names the closest one that there is."""
+    """Returns a constructor whose errors have few frames of Stoker, and for an unknown keyword name the closest one."""
     known = list(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
@@ -23,7 +25,11 @@ def with_known_names(init: I) -> I:
             raise TypeError(
                 f"DataLoader.__init__() got an unexpected keyword argument {unknown!r}.{meant(unknown, known)}"
             )
-        init(*args, **kwargs)
+        try:
+            init(*args, **kwargs)
+        except Exception as error:
+            hide_own_frames(error, keep_first=True)
+            raise
 
     return checked  # type: ignore[return-value]  # it has the same arguments
 
@@ -51,7 +57,8 @@ def of_place(dataset: Any) -> str:
 def of_iterable(dataset: Any) -> str:
     """Returns how to read an object that can only be iterated over; nothing if it cannot."""
     if isinstance(dataset, types.GeneratorType):
-        return f"A generator is read once only: pass its function, stoker.from_iterable({dataset.__name__})."
+        function = dataset.__name__ if dataset.__name__.isidentifier() else "function"
+        return f"A generator is read once only: pass its function, stoker.from_iterable({function})."
     if hasattr(dataset, "__iter__"):
         return "It can be iterated over: let its class inherit from stoker.IterableDataset."
     return ""
