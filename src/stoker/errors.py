@@ -66,8 +66,10 @@
     └── WorkerStartError (RuntimeError)        a worker that could not be started
 
 Each is also a subclass of the exception that torch or Python would raise. A message states the event (worker, sample,
-numbers), the likely cause, and the remedy. An exception that was raised in a worker has a `WorkerTraceback` as
-`__cause__`. `SkipSample` is not an error: a dataset raises it to leave a sample out.
+numbers), the likely cause, and the remedy. The message of an exception that was raised in a worker has its traceback
+there, without Stoker's frames (the environment variable `STOKER_TRACEBACK=full` shows them). A `WorkerTraceback` is
+such a traceback as the `__cause__` of another error. `SkipSample` is not an error: a dataset raises it to leave out a
+sample.
 """
 
 from __future__ import annotations
@@ -391,7 +393,8 @@ class WorkerStartError(StokerError, RuntimeError):
 
 
 class WorkerTraceback(StokerError):
-    """The traceback of a worker, as the `__cause__` of an exception that the worker raised."""
+    """The traceback of a worker, as the `__cause__` of an exception whose message does not have it: an
+    `ErrorBudgetError`, a `WorkerStartError`, what `DataLoader.preview` raises."""
 
     def __str__(self) -> str:
         return "\n" + "".join(map(str, self.args))

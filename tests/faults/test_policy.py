@@ -174,7 +174,7 @@ class TestReplacement:
         made = loader(Samples({3: raises(OSError)}), sampler=[1, 3, 5], batch_size=None, on_error="replace")
         with pytest.raises(stoker.ErrorBudgetError, match="there is no other") as caught:
             list(made)
-        assert "image file is truncated (3)" in str(caught.value.__cause__)
+        assert "image file is truncated (3)" in str(caught.value)
 
     @pytest.mark.parametrize("backend", ["two workers", "three threads"])
     def test_replacement_is_one_of_the_samplers_choices(self, backend: str) -> None:

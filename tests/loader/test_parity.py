@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker.errors import IteratorClosedError, LoaderTimeoutError, WorkerDiedError, WorkerTraceback
+from stoker.errors import IteratorClosedError, LoaderTimeoutError, WorkerDiedError
 from stoker.loader.record import record_of
 
 torch = pytest.importorskip("torch")
@@ -440,7 +440,7 @@ def test_error_keeps_its_type_and_the_next_batch_follows(name: str, workers: dic
         assert f"Caught {type(error).__name__} in DataLoader worker {kind} " in str(error)
         assert 'test_parity.py", line' in str(error)
         assert ("at sample 3" if where == "sample" else "at samples 3 (1 in the batch)") in str(error)
-        assert isinstance(error.__cause__, WorkerTraceback)
+        assert error.__cause__ is None
     else:
         assert str(error) == str(theirs[3])
 
@@ -458,7 +458,7 @@ def test_exception_that_cannot_be_rebuilt_arrives(workers: dict[str, Any]) -> No
 
     first, second, third, fourth = story(stoker.DataLoader(Made(make, 4), **workers))
     assert (type(first), first.code, first.reason) == (TwoArguments, 7, "too hot")
-    assert "at sample 0" in "".join([*getattr(first, "__notes__", []), str(first.__cause__)])
+    assert "at sample 0" in "".join(getattr(first, "__notes__", []))
     assert type(second) is RuntimeError
     assert "Caught NotSent in DataLoader worker process" in str(second)
     assert "with a lock" in str(second)
@@ -537,13 +537,11 @@ def test_death_of_a_worker_has_torchs_message() -> None:
         return index
 
     for sampler, how in (
-        ([0, 2, 3], r"DataLoader worker \(pid \d+\) is killed by signal: Killed"),
-        ([0, 4, 3], r".* exit"),
+        ([0, 2, 3], r"\(pid \d+\) is killed by signal: Killed"),
+        ([0, 4, 3], r"\(pid\(s\) \d+\) exited unexpectedly with exit code 3"),
     ):
         iterator = iter(stoker.DataLoader(Made(make), sampler=sampler, num_workers=1, max_restarts=0))
-        with pytest.raises(
-            RuntimeError, match=rf"^DataLoader worker \(pid\(s\) \d+\) exited unexpectedly: {how}"
-        ) as told:
+        with pytest.raises(RuntimeError, match=rf"^DataLoader worker {how}") as told:
             list(iterator)
         assert isinstance(told.value, WorkerDiedError)
 

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from stoker.errors import ObjectStoreError
+from stoker.sources import places
 from stoker.sources.places import expand_braces, places_of
+from stoker.sources.storage import raise_as_ours
 from stoker.sources.urls import shown
 
 
@@ -56,7 +59,9 @@ def test_places_are_paths_patterns_and_lists(tmp_path: Path) -> None:
 
 def test_missing_places_are_named_at_once(tmp_path: Path) -> None:
     (tmp_path / "a0.tar").touch()
-    with pytest.raises(FileNotFoundError, match=r"2 of the given shards .*a1\.tar.*a2\.tar"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no file .*a1\.tar, and none for 1 other of the given shards: .*a2\.tar"
+    ):
         places_of(f"{tmp_path}/a{{0..2}}.tar", "shards")
     with pytest.raises(FileNotFoundError, match=r"b\*\.tar"):
         places_of(f"{tmp_path}/b*.tar", "shards")
@@ -73,3 +78,39 @@ def test_secrets_in_urls_are_not_shown() -> None:
     with pytest.raises(ValueError, match="scheme 'ftp'") as caught:
         places_of(url.replace("s3:", "ftp:"), "shards")
     assert "secret" not in str(caught.value)
+
+
+class Refused:
+    """A store without credentials."""
+
+    def __init__(self, options: object = None) -> None:
+        pass
+
+    def names(self, url: str) -> list[str]:
+        raise_as_ours(Unreachable(f"http://169.254.169.254/latest: {url}"), url, 1, 0.0)
+
+
+class Unreachable(Exception):
+    """As obstore raises it: no OSError."""
+
+
+def test_a_pattern_is_whole_in_the_error_of_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "ObjectStorage", Refused)
+    with pytest.raises(PermissionError, match=r"^s3://data/t-\*\.tar: no credentials were found"):
+        places_of("s3://data/t-*.tar", "shards")
+
+
+def test_a_web_server_is_not_asked_for_credentials() -> None:
+    with pytest.raises(ObjectStoreError, match="cannot be reached") as caught:
+        raise_as_ours(Unreachable("connect to 169.254.169.254 failed"), "http://example.com/a.tar", 1, 0.0)
+    assert "skip_signature" not in str(caught.value)
+
+
+def test_what_lies_beside_a_missing_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(8):
+        (tmp_path / f"{number}.csv").touch()
+    with pytest.raises(FileNotFoundError, match=r"there is no file no/x\.csv, and none for 1 other .*: y\.csv \("):
+        places_of(["no/x.csv", "y.csv"], "files")
+    with pytest.raises(FileNotFoundError, match=r"looked in .*, which holds 0\.csv, .*5\.csv, … \(8 names\)\)"):
+        places_of("*.json", "files")

@@ -81,7 +81,7 @@ def test_places_are_listed(bucket: Bucket) -> None:
     assert names("a/s[!0].t??") == ["a/s1.tar", "a/s1.txt"]
     assert names("*/*/*") == ["a/b/s2.tar"]
     assert names("a/s{0..2}.tar", "c{x}.tar") == ["a/s0.tar", "a/s1.tar", "a/s2.tar", "c{x}.tar"]
-    with pytest.raises(FileNotFoundError, match=r"1 of the given shards lead to no file.*a/\*\.zip"):
+    with pytest.raises(FileNotFoundError, match=r"no file matches s3://.*a/\*\.zip$"):
         names("a/*.zip")
     with pytest.raises(ValueError, match=r"is a folder.*a/\*"):
         names("a/")

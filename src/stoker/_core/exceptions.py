@@ -51,6 +51,11 @@ def shortened(text: str) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters are left out …\n{text[-half:]}"
 
 
+def cut(text: str) -> str:
+    """Returns the text for a warning: of more than 300 characters the first, and their number."""
+    return text if len(text) <= 300 else f"{text[:300]}… ({len(text):,} characters)"
+
+
 def users_level() -> int:
     """Returns the stack level of the nearest code outside Stoker, for the caller's `warnings.warn`."""
     level, frame = 1, sys._getframe(1)

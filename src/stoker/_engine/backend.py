@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from stoker import errors
 from stoker._core.exceptions import format_exception, summary_of
+from stoker._core.tracebacks import users_story
 from stoker._engine.activity import Mark, Position
 from stoker._engine.timings import Stopwatch, UnitTimings
 from stoker.events import Event, FaultRecord
@@ -69,7 +70,7 @@ ADVICE = {
     "Cannot re-initialize CUDA in forked subprocess": (
         "Stoker: a sample or the collate_fn used CUDA in a forked worker. Leave samples on the CPU and move the batch "
         "in the training loop (pin_memory=True, batch.to(device, non_blocking=True)); if the worker must use CUDA for "
-        "itself, pass multiprocessing_context='spawn'.\n"
+        "itself, pass multiprocessing_context='spawn'."
     ),
 }
 """Advice on known errors of other libraries in workers, by a part of their text."""
@@ -228,6 +229,8 @@ class Failure:
         text: its type and message.
         traceback: the worker's; empty if the message is complete without it.
         where: place at which it was raised, in words.
+        advice: a cause or remedy, to be said first; or an empty text.
+        shown: the part of the traceback for the user.
     """
 
     kind: type[BaseException] | bytes | None
@@ -235,6 +238,8 @@ class Failure:
     text: str
     traceback: str
     where: str
+    advice: str = ""
+    shown: str = ""
 
     @classmethod
     def of(cls, error: BaseException, where: str) -> Failure:
@@ -251,8 +256,12 @@ class Failure:
         except BaseException:
             kind = None
         text = summary_of(error)
-        advice = next((advice for sign, advice in ADVICE.items() if sign in text), "")
-        return cls(kind, instance, text, "" if _is_of_the_gone(error) else format_exception(error) + advice, where)
+        if _is_of_the_gone(error):
+            return cls(kind, instance, text, "", where)
+        whole = format_exception(error)
+        advice, shown = users_story(error)
+        known = next((advice for sign, advice in ADVICE.items() if sign in text), "")
+        return cls(kind, instance, text, whole, where, known or advice, shown)
 
     @property
     def known_kind(self) -> type[BaseException] | None:
@@ -261,14 +270,13 @@ class Failure:
         return kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
 
     def rebuilt(self) -> BaseException:
-        """Returns the exception for the user, of its own type. Its message and cause have the worker's traceback, if
-        any.
-        """
+        """Returns the exception for the user, of its own type, with the worker's traceback in its message, if any."""
         known = self.known_kind
         kind = known or RuntimeError
         name = known.__name__ if known else self.text.split(":")[0]
         if self.traceback:
-            message = f"Caught {name} {self.where}.\nOriginal {self.traceback}"
+            shown = self.shown and f"Original {self.shown}"
+            message = "\n".join(filter(None, [f"Caught {name} {self.where}.", self.advice, shown]))
         else:
             message = f"{self.text.partition(': ')[2]}\nRaised {self.where}."
         error: BaseException
@@ -288,8 +296,6 @@ class Failure:
                 error.add_note(message)
             else:
                 error = RuntimeError(message)
-        if self.traceback:
-            error.__cause__ = errors.WorkerTraceback(self.traceback)
         return error
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from stoker import errors
 from stoker._core.exceptions import summary_of
+from stoker._core.tracebacks import users_stacks
 from stoker._engine.activity import NEW_MARK, Position
 from stoker._engine.backend import Answer, Backend, EventSink, Failure, Job, JobFactory, NothingLeft, StreamEnd, located
 from stoker._engine.backends import THREADS
@@ -126,7 +127,7 @@ class ThreadBackend(Backend):
                 if until is not None and time.monotonic() >= until:
                     raise errors.LoaderTimeoutError(
                         f"DataLoader timed out after {timeout:g} seconds: no worker thread finished a batch. Raise "
-                        f"`timeout`, or see below where the workers are.\n{self.stacks()}"
+                        f"`timeout`, or see below where the workers are.\n{users_stacks(self.stacks())}"
                     )
                 self._look_for_stalls()
                 continue
@@ -144,7 +145,7 @@ class ThreadBackend(Backend):
             position = Position.of(*self._marks[worker])
             where = self._event_sink.locate(unit, position)
             story = f"worker {worker} has been at {where.text} for {seconds:.3g} s."
-            stack = _stack_of(self._threads[worker])
+            stack = users_stacks(_stack_of(self._threads[worker]))
             if self._rules.stall_action == "raise":
                 raise errors.StalledError(f"{story} Raise stall_warning, or look at its Python stack:\n{stack}")
             message = f"{story} The worker goes on (stall_action='warn'). Its Python stack:\n{stack}"
@@ -185,7 +186,11 @@ def _stop(closed: threading.Event, queues: Sequence[_Inbox], threads: Sequence[t
 
 def _stack_of(thread: threading.Thread) -> str:
     frame = sys._current_frames().get(thread.ident or 0)
-    return "(it has ended)" if frame is None else "".join(traceback.format_stack(frame))
+    if frame is None:
+        return "(it has ended)"
+    frames = reversed(traceback.extract_stack(frame))
+    lines = [f'  File "{each.filename}", line {each.lineno} in {each.name}\n' for each in frames]
+    return f"Thread 0x{thread.ident:016x} (most recent call first):\n{''.join(lines)}"  # as faulthandler writes it
 
 
 def _work(

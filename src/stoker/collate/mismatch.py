@@ -31,6 +31,8 @@ def unequal_shapes(batch: Sequence[Any], advice: str | None = None) -> BatchErro
         dims = tuple(dim for dim, sizes in enumerate(zip(*shapes, strict=True)) if len(set(sizes)) > 1)
         padding = "stoker.PadCollator()" if dims == (0,) else f"stoker.PadCollator(dims={dims})"
         advice = f"Make them one size in the dataset, or pad them: collate_fn={padding}."
+        if len(shapes[0]) == 3 and dims in ((0,), (2,)) and {shape[dims[0]] for shape in shapes} <= {1, 2, 3, 4}:
+            advice = 'Are they images of 1 and of 3 channels? image.convert("RGB") in the dataset gives all of them 3.'
     elif advice is None:
         advice = "They differ in their number of dimensions, so padding cannot help: check the dataset."
     return BatchError(

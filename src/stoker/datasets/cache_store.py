@@ -218,10 +218,18 @@ class Folder(Store):
         if limit is not None:
             _check_limit("disk", limit, slots)
         folder = os.path.abspath(folder)
-        os.makedirs(folder, exist_ok=True)
         name = hashlib.sha256(repr((FORMAT_VERSION, identity, slots)).encode()).hexdigest()[:32]
         path = os.path.join(folder, f"{name}.samples")
-        super().__init__(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), slots, limit)
+        try:
+            os.makedirs(folder, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: CacheDataset cannot write to its folder, and has left nothing there",
+                folder,
+            ) from None
+        super().__init__(file, slots, limit)
         self._arguments = (folder, identity, slots, limit)
 
     def __reduce__(self) -> Any:

@@ -221,9 +221,10 @@ def sentence(text: str) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """Returns an error as "class: text (cause)". Of one with a worker's traceback in it, the last line of that."""
+    """Returns an error as "class: text (cause)". Of one raised in a worker, what it said there."""
     text = str(error).strip()
-    if "Original Traceback" in text:
-        return text.splitlines()[-1]
+    if text.startswith("Caught ") and len(lines := text.splitlines()) > 1:
+        is_bare = lines[1].startswith("Original Traceback")
+        return lines[-1] if is_bare else f"{type(error).__name__}: {lines[1]}"
     cause = "" if error.__cause__ is None else f" ({str(error.__cause__).strip()})"
     return f"{type(error).__name__}: {text}{cause}" if text else type(error).__name__

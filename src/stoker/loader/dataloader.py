@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from stoker import collate, errors
 from stoker._core import nominal
 from stoker._core.machine import cpus
+from stoker._core.tracebacks import hide_own_frames
 from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.datasets.base import is_stream
@@ -36,6 +37,7 @@ from stoker.loader._job.error_policy import OnError
 from stoker.loader._options import argument_checks
 from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS
 from stoker.loader._options.loader_options import TORCHS, LoaderOptions, checked
+from stoker.loader._options.mistakes import with_known_names
 from stoker.loader._state import merging, schema
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.record import NAME, LoaderRecord, options_of, record_of
@@ -203,6 +205,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
 
     __initialized = False  # mangled as torch's: some frameworks switch it off to replace a sampler
 
+    @with_known_names
     def __init__(
         self,
         dataset: Any,
@@ -282,6 +285,11 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         self.__initialized = True
         self.check_worker_number_rationality()
         _check_memory_budget(now, record)
+        if now.threads_per_worker > 1 and not now.capabilities.has_workers:
+            record.tell_once(
+                f"threads_per_worker={now.threads_per_worker} has no effect with num_workers=0: there is no worker. "
+                "Pass num_workers=1 or more, or leave it out."
+            )
 
     @classmethod
     def from_torch(cls, loader: Any, **changes: Any) -> Self:
@@ -326,7 +334,11 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         """
         keep_dynamo_out()
         watching = observer.current
-        return _begin_epoch(self) if watching is None else watching.iterate(self, _begin_epoch)
+        try:
+            return _begin_epoch(self) if watching is None else watching.iterate(self, _begin_epoch)
+        except BaseException as error:
+            hide_own_frames(error, keep_first=True)
+            raise
 
     def __len__(self) -> int:
         """Returns the batches in an epoch; for an IterableDataset with a length, the best guess from it."""

@@ -134,7 +134,22 @@ class EpochStart:
         return begun._replace(root=epochs.root) if options.persistent_workers and self._meanwhile else begun
 
     def begun(self, begun: epoch.Epoch) -> None:
-        """Counts the epoch as begun."""
+        """Counts the epoch as begun, and warns of one without a batch."""
+        if self._options.own_sampler is not None and not self._options.is_stream:
+            self._warn_of_none()
         self._record.epochs.begun += 1
         streams = max(1, self._options.num_workers) if self._options.is_stream else 0
         self.progress.begin(begun, self._walk, streams)
+
+    def _warn_of_none(self) -> None:
+        """Warns, once for each loader, if the epoch has no batch."""
+        options = self._options
+        if epoch.length_of(options):
+            return
+        number, ranks = len(options.dataset), epoch.world_of(options).size
+        why = f"the dataset has {number:,} samples"
+        if number and options.drop_last:
+            why += f", and drop_last=True leaves out a batch of fewer than {options.batch_size:,} (batch_size)"
+        if number and ranks > 1:
+            why += f", shared by {ranks} ranks"
+        self._record.tell_once(f"the epoch has no batch: {why}.")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from stoker import errors
 from stoker._core import nominal
 from stoker._core.exceptions import users_level
+from stoker._core.tracebacks import hide_own_frames
 from stoker._core.worker_info import current
 from stoker._engine.backend import NOT_PLAIN, Answer, Backend, Failure
 from stoker._engine.process_guard import leave_if_left_behind, tears
@@ -166,6 +167,9 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
             if torch_support.is_on():
                 return torch_support.recorded(self, self._observed_next)
             return self._next() if observer.current is None else self._observed_next()
+        except BaseException as error:
+            hide_own_frames(error, keep_first=True)
+            raise
         finally:
             self._inside.clear()
 
@@ -302,11 +306,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
             observer.current.plan(self, begun.plan, begun.place.ahead)
 
     def _leave(self) -> NoReturn:
-        """Raises if the workers were ended while this thread waited: by another thread or at the interpreter's exit.
-
-        Raises:
-            IteratorClosedError: always.
-        """
+        """Raises IteratorClosedError: another thread, or the interpreter's exit, ended the workers meanwhile."""
         leave_if_left_behind()
         raise errors.IteratorClosedError("the iterator was closed meanwhile: make a new one with iter(loader)")
 

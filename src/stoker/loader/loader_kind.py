@@ -66,7 +66,9 @@ def _difference(options: LoaderOptions) -> str | None:
     except RuntimeError:  # the rank that keeps the store has left: the loader works without the notice
         return None
     differences = "; ".join(
-        f"{key} is {theirs[key]} there and {facts[key]} here" for key in facts if facts[key] != theirs[key]
+        f"{schema.WORDS.get(key, key)} is {theirs[key]} there and {facts[key]} here"
+        for key in facts
+        if facts[key] != theirs[key]
     )
     if not differences:
         return None

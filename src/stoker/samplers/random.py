@@ -14,6 +14,7 @@ from stoker.samplers.draws import AnyGenerator, Draws, TorchDraws, draws_from
 from stoker.samplers.order import Int64Array, Order
 from stoker.samplers.passes import WalkedInEpochs
 from stoker.samplers.permutation import Permutation
+from stoker.samplers.sequential import length_of
 
 _AT_ONCE = 32  # torch's block size with replacement: a shared generator gives the same numbers
 
@@ -61,14 +62,14 @@ class RandomSampler(WalkedInEpochs, Sampler[int], nominal.base("RandomSampler"))
     @property
     def num_samples(self) -> int:
         """Number of indices in an iteration: the given number, or the current length of the dataset."""
-        return len(self.data_source) if self._num_samples is None else self._num_samples
+        return length_of(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
         """Yields the indices; draws them on demand."""
         return self._drawn() if self._passes is None else self._passes.indices(self)
 
     def _drawn(self) -> Iterator[int]:
-        n = len(self.data_source)
+        n = length_of(self.data_source)
         draws = self._draws()
         if self.replacement:
             for _ in range(self.num_samples // _AT_ONCE):
@@ -82,7 +83,7 @@ class RandomSampler(WalkedInEpochs, Sampler[int], nominal.base("RandomSampler"))
 
     def order(self, key: int) -> Order:
         """Returns the order that belongs to `key`; a loader uses it if there is no generator."""
-        n = len(self.data_source)
+        n = length_of(self.data_source)
         if self.replacement:
             return _DrawnIndices(n, self.num_samples, key)
         first = Permutation(n, key)

@@ -24,15 +24,30 @@ class SequentialSampler(WalkedInEpochs, Sampler[int], nominal.base("SequentialSa
 
     def __iter__(self) -> Iterator[int]:
         """Yields the indices in order; if the loader divides them among ranks, those of this rank."""
-        return iter(range(len(self.data_source))) if self._passes is None else self._passes.indices(self)
+        return iter(range(length_of(self.data_source))) if self._passes is None else self._passes.indices(self)
 
     def order(self, key: int) -> Order:
         """Returns the same for any key: each position is its index."""
-        return _Ascending(len(self.data_source))
+        return _Ascending(length_of(self.data_source))
 
     def __len__(self) -> int:
         """Returns the current length of the dataset."""
-        return len(self.data_source)
+        return length_of(self.data_source)
+
+
+def length_of(dataset: Sized) -> int:
+    """Returns the length of a dataset.
+
+    Raises:
+        TypeError: it has none; of a class in its place, the message says so.
+    """
+    try:
+        return len(dataset)
+    except TypeError as error:
+        if not isinstance(dataset, type):
+            raise
+        name = dataset.__name__
+        raise TypeError(f"{error}: {name} is a class. Call it, as in DataLoader({name}(...)).") from None
 
 
 class _Ascending:

@@ -111,14 +111,14 @@ def scan(path: str) -> list[os.DirEntry[str]]:
 
 def refusal(path: str, error: OSError) -> FolderError:
     """Returns the error of a folder that cannot be listed."""
-    kind, cure = FolderError, "the system refused to list it"
+    kind, cure = FolderError, f"{error.strerror}: the system refused to list it"
     if isinstance(error, FileNotFoundError):
         kind, cure = MissingFolderError, "there is no such folder: check the path, and whether its disk is mounted"
     elif isinstance(error, NotADirectoryError):
         kind, cure = NotAFolderError, "this is a file; an image folder holds a folder for each class"
     elif isinstance(error, PermissionError):
         kind, cure = UnreadableFolderError, f"user {os.geteuid()} may not list it: chmod u+rx, or run as its owner"
-    return kind(error.errno, f"{error.strerror}: {cure}", path)
+    return kind(error.errno, cure, path)
 
 
 def _walk(

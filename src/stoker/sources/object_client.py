@@ -16,7 +16,16 @@ from typing import Any, TypeVar
 
 from stoker.errors import FileChangedError, MissingExtraError
 from stoker.sources.per_process import PerProcess
-from stoker.sources.storage import Version, WrongLengthError, first_line, may_pass, raise_as_ours
+from stoker.sources.storage import (
+    GUIDE,
+    OTHER_NAMES,
+    Version,
+    WrongLengthError,
+    first_line,
+    may_pass,
+    meant,
+    raise_as_ours,
+)
 from stoker.sources.urls import ObjectURL, parsed, shown
 
 T = TypeVar("T")
@@ -37,14 +46,6 @@ _BEHIND_THE_END = ("status code: 416", "Wanted range starting at")
 _CLIENT = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "300s"}
 _RETRY = {"max_retries": 8, "retry_timeout": 120}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_OTHER_NAMES = {
-    "key": "access_key_id",
-    "secret": "secret_access_key",
-    "token": "session_token",
-    "endpoint_url": "endpoint",
-    "anon": "skip_signature",
-}
-"""What fsspec calls options of S3."""
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL",),
@@ -65,7 +66,7 @@ class Options:
 
     def __init__(self, storage_options: Mapping[str, Any] | None) -> None:
         self.hub_token = (storage_options or {}).get("token")
-        values = {_OTHER_NAMES.get(name, name): value for name, value in (storage_options or {}).items()}
+        values = {OTHER_NAMES.get(name, name): value for name, value in (storage_options or {}).items()}
         self.client: dict[str, Any] = {**_CLIENT, **values.pop("client_options", {})}
         self.retry: dict[str, Any] = {**_RETRY, **values.pop("retry_config", {})}
         self.store: dict[str, Any] = values
@@ -335,15 +336,28 @@ def _made(options: Options, place: ObjectURL) -> Any:
             return store.AzureStore(place.root, config=config, **common)
         return (store.S3Store if place.kind == "s3" else store.GCSStore)(place.root, config=config, **common)
     except exceptions.UnknownConfigurationKeyError:
+        kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[place.kind]
+        unknown = [name for name, value in config.items() if not _is_known(kind, name, value)]
         raise ValueError(
-            f"storage_options has a name that {place.kind} does not know: {', '.join(sorted(config))}. See "
-            "docs/guides/object-storage.md for the names."
+            f"storage_options has a name that {place.kind} does not know: {', '.join(map(meant, unknown))}. {GUIDE}"
         ) from None
     except exceptions.BaseError as error:
         raise ValueError(
-            f"storage_options and environment do not suffice for {place.kind}: {first_line(error).rstrip('.')}. See "
-            "docs/guides/object-storage.md for the names."
+            f"storage_options and environment do not suffice for {place.kind}: {first_line(error).rstrip('.')}. {GUIDE}"
         ) from None
+
+
+def _is_known(kind: Any, name: str, value: Any) -> bool:
+    """Returns whether a kind of store has an option of this name."""
+    from obstore import exceptions
+
+    try:
+        kind("bucket", config={name: value})
+    except exceptions.UnknownConfigurationKeyError:
+        return False
+    except Exception:  # it is known, and does not suffice alone
+        return True
+    return True
 
 
 def _tried(options: Options, url: str, ask: Callable[[], T]) -> T:

@@ -173,7 +173,7 @@ def contents_of(place: Place | Iterable[Place], storage_options: Mapping[str, An
     try:
         places = places_of(place, "files", storage_options, may_be_folders=True)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error}{_neighbours(place, storage_options)}") from error
+        raise FileNotFoundError(f"{error}{_neighbours(place, storage_options)}") from None
     return _of_files(place, places)
 
 
@@ -285,11 +285,11 @@ def _words(names: list[str], folders: list[str]) -> str:
 
 
 def _neighbours(place: Any, storage_options: Mapping[str, Any] | None) -> str:
-    """Returns a sentence on the folder of a file that is not there; nothing if there is no such folder either."""
+    """Returns a sentence on the folder of an object that is not there; nothing if there is no such folder either."""
     folder = os.path.dirname(place) if isinstance(place, (str, os.PathLike)) else ""
     with contextlib.suppress(OSError, ValueError):
-        names, folders = _of_store(folder, storage_options) if is_remote(folder) else _of_disk(folder or ".")
-        return f". {shown(folder) or 'This folder'} holds {_words(names, folders)}"
+        if is_remote(folder):
+            return f". {shown(folder)} holds {_words(*_of_store(folder, storage_options))}"
     return ""
 
 

@@ -16,6 +16,8 @@ from stoker.sources.urls import GLOB, STORES, hub_place, is_on_hub, is_remote, p
 Place = str | os.PathLike[str]
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
+_NAMED = 6
+"""Names of a folder that a message has."""
 _MOST = 10_000_000
 """Places of one pattern. A larger number is a mistyped range, which would fill the memory."""
 
@@ -125,7 +127,7 @@ def _found(
             pairs += [(match, fixed) for match in matches]
             missing += [] if matches else [path]
     if missing:
-        raise FileNotFoundError(f"{len(missing)} of the given {what} lead to no file: {missing[:3]}")
+        raise FileNotFoundError(_not_found(missing, what))
     if not pairs:
         raise ValueError(f"no {what} were given: an empty list")
     for path, _ in pairs:
@@ -168,7 +170,34 @@ def _listed(storage: ObjectStorage, bucket: str, pattern: str) -> list[str]:
     """Returns the URLs of the objects in a bucket that a glob pattern stands for."""
     special = next(at for at, character in enumerate(pattern) if character in GLOB)
     matches = _regex(pattern).fullmatch
-    return [bucket + name for name in storage.names(bucket + pattern[:special]) if matches(name)]
+    listed = bucket + pattern[:special]
+    try:
+        names = storage.names(listed)
+    except OSError as error:
+        said = str(error).replace(shown(listed), shown(bucket) + pattern, 1)
+        raise (error if said == str(error) else type(error)(said)) from None
+    return [bucket + name for name in names if matches(name)]
+
+
+def _not_found(places: list[str], what: str) -> str:
+    """Returns which of the given places lead to no file, and what lies beside the first."""
+    first = places[0]
+    is_pattern = not GLOB.isdisjoint(first)
+    text = f"no file matches {first}" if is_pattern else f"there is no file {first}"
+    if len(places) > 1:
+        others = ", ".join(places[1:3]) + (", …" if len(places) > 3 else "")
+        text += f", and none for {len(places) - 1:,} other of the given {what}: {others}"
+    if is_remote(first):
+        return text
+    folder = first
+    while folder and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    try:
+        names = sorted(os.listdir(folder or "."))
+    except OSError:
+        return text
+    held = ", ".join(names[:_NAMED]) + (f", … ({len(names):,} names)" if len(names) > _NAMED else "") or "nothing"
+    return f"{text} (looked in {os.path.abspath(folder)}, which holds {held})"
 
 
 def _regex(pattern: str) -> re.Pattern[str]:

@@ -264,7 +264,8 @@ def raise_as_ours(error: BaseException, url: str, tries: int, seconds: float) ->
     code = (_CODE.search(str(error)) or [None, ""])[1]
     if isinstance(error, FileNotFoundError) or code == "NoSuchBucket" or status == "404":
         raise FileNotFoundError(f"{place}: there is no such bucket or object (it says {code or status})") from None
-    if "169.254.169.254" in text or "metadata.google" in text:
+    is_on_the_web = url.startswith(("http://", "https://"))  # of whose servers obstore asks for no credentials
+    if not is_on_the_web and ("169.254.169.254" in text or "metadata.google" in text):
         raise PermissionError(
             f"{place}: no credentials were found, neither in the environment nor in storage_options, and this machine "
             "has no service that gives them. For a public bucket pass storage_options={'skip_signature': True}."
@@ -295,3 +296,32 @@ def first_line(error: BaseException) -> str:
     text = str(error).partition("\n")[0]
     answer = _ANSWER.search(text)
     return (text if answer is None else text[: answer.end()]).strip()
+
+
+# Names of options.
+
+
+OTHER_NAMES = {
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token",
+    "endpoint_url": "endpoint",
+    "anon": "skip_signature",
+}
+"""What fsspec calls options of S3."""
+_NAMES = (
+    *("access_key_id", "secret_access_key", "session_token", "region", "endpoint", "bucket", "skip_signature"),
+    *("account_name", "account_key", "sas_token", "connection_string", "base_url", "service_account"),
+    *("service_account_key", "virtual_hosted_style_request", "client_options", "retry_config"),
+)
+"""Options that are given most often."""
+GUIDE = 'The guide "Object storage and web servers" has the names.'
+
+
+def meant(unknown: str) -> str:
+    """Returns an unknown option as it was written, with the closest known one."""
+    import difflib
+
+    written = next((theirs for theirs, ours in OTHER_NAMES.items() if ours == unknown), unknown)
+    closest = difflib.get_close_matches(written, [*_NAMES, *OTHER_NAMES], 1)
+    return f"{written} (did you mean {closest[0]}?)" if closest and closest[0] != written else written

@@ -25,7 +25,7 @@ def test_a_sample_that_crashes_its_workers_is_known() -> None:
     assert verdict.blamed
     (fault,) = judge.known(7)
     assert (fault.position, fault.kind, fault.stack) == (sample(3), "death", "in decode()")
-    assert "(pid(s) 4711)" in fault.message
+    assert "(pid 4711)" in fault.message
     assert not judge.known(8)
     judge.answered(7)
     assert not judge.known(7)

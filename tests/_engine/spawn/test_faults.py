@@ -96,7 +96,7 @@ def calm() -> list[bytes]:
 @pytest.mark.parametrize("end", [die, lambda: sys.exit(4)], ids=["killed", "left"])
 def test_a_worker_that_dies_at_a_sample(end: Callable[[], object], tmp_path: Path) -> None:
     run = Run(Numbers({17: Once(tmp_path / "died", end)}))
-    with pytest.warns(stoker.StokerWarning, match=r"exited unexpectedly.*batch \d, sample 17.*\n.*replaced"):
+    with pytest.warns(stoker.StokerWarning, match=r"DataLoader worker .*batch \d, sample 17.*\n.*replaced"):
         assert run.batches() == calm()
     assert run.told == ["death"] and run.events[0].details["mark"] >= 0
 

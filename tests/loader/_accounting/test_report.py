@@ -70,13 +70,13 @@ def ledger() -> Ledger:
 
 def test_nothing_has_begun() -> None:
     assert str(Report.of(Ledger())).splitlines() == [
-        "epoch          none has begun",
-        "delivered      0",
-        "replaced       0",
-        "skipped        0",
-        "quarantined    0",
-        "raised         0",
-        "not requested  unknown",
+        "epoch                  none has begun",
+        "delivered              0",
+        "replaced               0",
+        "left out (SkipSample)  0",
+        "left out (errors)      0",
+        "raised                 0",
+        "not requested          unknown",
     ]
 
 
@@ -86,13 +86,14 @@ def test_report_shows_counts(ledger: Ledger) -> None:
     ledger.epoch.add_delivered(9, [fault(kind="skip")])
     found = rows(Report.of(ledger))
     assert list(found) == [
-        *("epoch", "delivered", "replaced", "skipped", "quarantined", "raised", "not requested", "faults")
+        *("epoch", "delivered", "replaced", "left out (SkipSample)", "left out (errors)", "raised"),
+        *("not requested", "faults"),
     ]
     assert found["epoch"] == "0: 50,000 samples; batches delivered: 2"
     assert found["delivered"] == "39,999 (80.00%)"
     assert found["replaced"] == "10 (0.02%)"
-    assert found["skipped"] == "1 (0.00%)"
-    assert found["quarantined"] == "3 (0.01%)"
+    assert found["left out (SkipSample)"] == "1 (0.00%)"
+    assert found["left out (errors)"] == "3 (0.01%)"
     assert found["raised"] == "5 (0.01%)"
     assert found["not requested"] == "9,982 (19.96%)"
 
@@ -104,7 +105,7 @@ def test_counts_of_all_epochs(ledger: Ledger) -> None:
     found = rows(Report.of(ledger))
     assert found["epoch"] == "1: 50,000 samples; batches delivered: 1; in brackets, all 2 epochs"
     assert found["delivered"] == "1,000 (2.00%)  [51,000]"
-    assert found["skipped"] == "0  [0]"
+    assert found["left out (SkipSample)"] == "0  [0]"
 
 
 def test_an_epoch_without_a_known_length() -> None:

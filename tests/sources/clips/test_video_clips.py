@@ -192,7 +192,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         path = write_video(tmp_path / name, frames=30)
         os.truncate(path, path.stat().st_size // 2)
         refused(path, message)
-    with pytest.raises(FileNotFoundError, match=r"1 of the given files lead to no file: .*nothing\.mp4"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*nothing\.mp4"):
         VideoClips(tmp_path / "nothing.mp4", frames=1)
 
 

@@ -20,6 +20,7 @@ from typing import cast
 
 from stoker import errors
 from stoker._core.machine import memory
+from stoker._core.tracebacks import users_stacks
 from stoker._engine.activity import START
 from stoker._engine.backend import Answer, Backend, EventSink, UnitReport
 from stoker._engine.backends import FORKED, Assemble, Parts, StartMethod
@@ -420,19 +421,19 @@ class ProcessBackend(Backend):
                 f"all {self._workers} workers wait for locks in their first samples, also after a second start. A lock "
                 "that another thread of this process holds while it forks stays locked in the workers for ever"
                 f"{cause}. Use multiprocessing_context='forkserver', or let no other thread hold it while "
-                f"iter(loader) runs.\n{stacks}"
+                f"iter(loader) runs.\n{users_stacks(stacks)}"
             )
             return
         self._tell(
             ForkDeadlock,
             f"all {self._workers} workers waited for locks in their first samples: another thread held one while they "
             f"were forked{cause}. They are started again. multiprocessing_context='forkserver' avoids "
-            f"this.\n{stacks}",
+            f"this.\n{users_stacks(stacks)}",
         )
         self._bear_again()
 
     def _timed_out(self, timeout: float | None) -> errors.LoaderTimeoutError:
-        stacks = self.stacks()
+        stacks = users_stacks(self.stacks())
         return errors.LoaderTimeoutError(
             f"DataLoader timed out after {timeout:g} seconds: no batch arrived from {self._workers} worker(s). Raise "
             f"`timeout`, or see below where the workers are.\n{stacks}"

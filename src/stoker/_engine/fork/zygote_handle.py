@@ -12,6 +12,7 @@ import time
 
 from stoker._core.machine import reserve
 from stoker._core.machine.timer import Timer
+from stoker._core.tracebacks import hide_own_frames
 from stoker._engine.backends import Assemble, Parts, StartMethod
 from stoker._engine.fork import start_zygote
 from stoker._engine.fork.zygote import Ends
@@ -170,7 +171,11 @@ class ZygoteHandle:
 def end_all(lives: list[ZygoteHandle]) -> None:
     """Ends all lives; called by a finalizer."""
     for life in lives:
-        life.end()
+        try:
+            life.end()
+        except KeyboardInterrupt as error:  # which is printed
+            hide_own_frames(error, keep_first=True)
+            raise
 
 
 class QueryChannel:

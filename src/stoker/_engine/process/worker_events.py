@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from stoker import errors
 from stoker._core.machine.memory import shm_in_words
+from stoker._core.tracebacks import users_stacks, without_own_lines
 from stoker._engine.activity import IDLE, SEVERAL, Activity, Position
 from stoker._engine.backend import EventSink, Failure, KnownFault, KnownFaults, Where
 from stoker._engine.messages import (
@@ -108,8 +109,9 @@ class Teller:
         if not isinstance(incident, Stalled) or self._rules.stall_action != "raise":
             return None
         where = self._place(incident)
+        stack = users_stacks(incident.stack)
         return errors.StalledError(
-            f"{_stalls(incident, where)} Raise stall_warning, or look at its Python stack:\n{incident.stack}"
+            f"{_stalls(incident, where)} Raise stall_warning, or look at its Python stack:\n{stack}"
         )
 
     def last_death(self, message: LastDeath) -> tuple[errors.WorkerDiedError, Event]:
@@ -143,7 +145,9 @@ class Teller:
             "restart": "The worker is ended, and another makes the batch (stall_action='restart').",
             "raise": "The run ends (stall_action='raise').",
         }
-        message = f"{_stalls(incident, where)} {follows[self._rules.stall_action]} Its Python stack:\n{stack}"
+        message = (
+            f"{_stalls(incident, where)} {follows[self._rules.stall_action]} Its Python stack:\n{users_stacks(stack)}"
+        )
         return WorkerStalled(
             message=message,
             worker=worker,
@@ -233,7 +237,7 @@ def died(
     """
     doing = " while it was idle" if where is None else f" while it made {where}"
     several = f" {deaths} workers have died within ten minutes (see `max_restarts`)." if deaths > 1 else ""
-    shown = f"\nIts last Python stack:\n{stack.strip()}" if stack else ""
+    shown = f"\nIts last Python stack:\n{users_stacks(stack).strip()}" if stack else ""
     return errors.WorkerDiedError(
         f"{_ended(pid, code)}. It was worker {number}, and ended{doing}.{several}{_cause(code)}"
         f"{_earlier(before)}{then and chr(10) + then}{shown}"
@@ -283,9 +287,8 @@ DOUBTED = "a worker died while it made this unit and others at once"
 
 def _ended(pid: int, code: int | None) -> str:
     """Returns the description of a death, in torch's words."""
-    return (
-        f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {linux.exit_text(code)}"
-    )
+    ended = linux.exit_text(code)
+    return f"DataLoader worker ({'pid(s)' if ended.startswith('exited') else 'pid'} {pid}) {ended}"
 
 
 def _cause(code: int | None) -> str:
@@ -340,7 +343,7 @@ def broken(failure: Failure) -> BaseException:
             f"the workers could not be started: {failure.text}. A clean worker (spawn, forkserver) imports the "
             "dataset's modules again: they must be importable there."
         )
-    error.__cause__ = errors.WorkerTraceback(failure.traceback)
+    error.__cause__ = errors.WorkerTraceback(without_own_lines(failure.traceback))
     return error
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from stoker import errors
-from stoker._core.exceptions import format_exception, summary_of
+from stoker._core.exceptions import cut, format_exception, summary_of
 from stoker._core.protocol import asked
+from stoker._core.tracebacks import without_own_lines
 from stoker._engine.backend import Answer, Failure
 from stoker.events import Event, FaultRecord, PoisonSample, QuarantineFailed, SampleFailed, SampleSkipped, plain_index
 from stoker.loader._accounting.ledger import Counts, EventDispatcher, Ledger
@@ -210,7 +211,7 @@ class Accounting:
             else f"sample {fault.index}{described} of batch {fault.batch}"
         )
         kind = SampleSkipped if fault.kind == "skip" else SampleFailed
-        message = f"{where} {what}, and {done}: {fault.exception}"
+        message = f"{where} {what}, and {done}: {cut(fault.exception or '')}"
         self._dispatcher.tell_later(
             kind(message=message, time=fault.time, worker=fault.worker, batch=fault.batch, fault=fault)
         )
@@ -230,7 +231,7 @@ class Accounting:
             "dataset broken? If not, raise max_errors or max_error_rate, or leave the bad samples out "
             "(stoker.quarantine)."
         )
-        error.__cause__ = errors.WorkerTraceback(first.traceback)
+        error.__cause__ = errors.WorkerTraceback(without_own_lines(first.traceback))
         return error
 
     def close(self) -> None:

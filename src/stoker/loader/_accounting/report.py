@@ -16,6 +16,9 @@ from stoker.loader._accounting.ledger import Counts, Ledger, Like, in_utc, on_on
 
 FATES = ("delivered", "replaced", "skipped", "quarantined", "raised", "not_requested")
 
+_ROWS = {"skipped": "left out (SkipSample)", "quarantined": "left out (errors)"}
+"""The rows of fates whose names alone do not say what happened."""
+
 SHOWN = 4
 """Events of a kind, and classes of exceptions, that the text shows; `as_dict()` has more."""
 
@@ -110,7 +113,7 @@ class Report:
     def _rows(self) -> Iterator[tuple[str, str]]:
         yield "epoch", self._epoch()
         for fate in FATES:
-            yield fate.replace("_", " "), self._samples(fate)
+            yield _ROWS.get(fate, fate.replace("_", " ")), self._samples(fate)
         yield from self._faults()
         for kind in dict.fromkeys((*_EVENTS, *self.event_counts)):
             if self.event_counts.get(kind) and kind not in ("error", "skip"):

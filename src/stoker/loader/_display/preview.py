@@ -24,6 +24,7 @@ import numpy as np
 
 from stoker._core import exceptions
 from stoker._core.protocol import asked
+from stoker._core.tracebacks import hide_own_frames
 from stoker._engine.fork.native_pools import quiet_about_forks
 from stoker._engine.fork.start_zygote import signals_blocked
 from stoker._engine.process import linux, process_setup
@@ -160,6 +161,7 @@ def _outcome(work: Callable[[], bytes]) -> tuple[bytes, bytes | None, str | None
     try:
         return work(), None, None
     except BaseException as error:
+        hide_own_frames(error)
         text = exceptions.format_exception(error)
         try:
             packed = pickle.dumps(error)

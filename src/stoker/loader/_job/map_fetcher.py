@@ -18,6 +18,7 @@ from stoker.datasets.nesting import batched_by
 from stoker.errors import BatchError, ErrorBudgetError, SamplerError, SkipSample, WorkerDiedError
 from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy, candidates
 from stoker.loader._job.work import Raised, Work, sample_of
+from stoker.loader._options import mistakes
 from stoker.loader._random.generators import mix
 
 if TYPE_CHECKING:
@@ -412,6 +413,9 @@ def _blame_the_sampler(error: Exception, index: Any, dataset: Any) -> None:
     if error.__cause__ is not None or not isinstance(error, (LookupError, TypeError)):
         return
     with contextlib.suppress(Exception):  # a dataset without a length, or with any other mind of its own
+        if (why := mistakes.of_index(index, dataset)) is not None:
+            error.__cause__ = SamplerError(why)
+            return
         length = len(dataset)
         if not hasattr(index, "__index__"):
             what = f"{index!r} ({type(index).__name__}), which is no integer"

@@ -8,15 +8,19 @@ import multiprocessing
 import multiprocessing.context
 import numbers
 import operator
+import os
 import sys
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
 
 from stoker._core import nominal
+from stoker._core.exceptions import users_level
 from stoker._engine.backends import KINDS, Kind
-from stoker.errors import MissingExtraError
+from stoker.errors import MissingExtraError, StokerWarning
+from stoker.loader._options import mistakes
 
 DEFAULT_MAX_ERRORS = 100
 """Errors in an epoch. A few bad files in a large dataset are common and should not end a run overnight; a hundred
@@ -177,7 +181,8 @@ def check_generator(generator: Any) -> None:
 def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> None:
     """Refuses a value that is not among the choices."""
     if value not in choices:
-        raise ValueError(f"{name} should be one of {', '.join(map(repr, choices))}, but got {name}={value!r}")
+        hint = ". For training use 'pad'" if name == "distributed" and value is True else ""
+        raise ValueError(f"{name} should be one of {', '.join(map(repr, choices))}, but got {name}={value!r}{hint}")
 
 
 def check_output(output: Any) -> None:
@@ -191,16 +196,28 @@ def check_output(output: Any) -> None:
 
 
 def check_dataset(dataset: Any, iterable: bool) -> None:
-    """Refuses a dataset from which no samples can be fetched."""
+    """Refuses a dataset from which no samples can be fetched, and a text that names a file or folder."""
+    if isinstance(dataset, str):
+        text = f"dataset is a text, {dataset!r:.80}, whose letters would be the samples. {mistakes.of_place(dataset)}"
+        if os.path.exists(dataset):
+            raise TypeError(text)
+        warnings.warn(text, StokerWarning, stacklevel=users_level())
     if iterable or hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"):
         return
-    hint = ""
-    if hasattr(dataset, "__iter__"):
-        hint = " It can be iterated over: let its class inherit from stoker.IterableDataset."
+    hint = mistakes.of_place(dataset) or mistakes.of_iterable(dataset)
     raise TypeError(
         f"dataset should have __getitem__ (and __len__), or be an IterableDataset, but got "
-        f"{type(dataset).__name__}.{hint}"
+        f"{type(dataset).__name__}. {hint}".rstrip()
     )
+
+
+def check_collate(collate_fn: Any) -> None:
+    """Refuses a text in place of a function."""
+    if isinstance(collate_fn, str):
+        raise TypeError(
+            f"collate_fn should be a function of a list of samples or None, but got collate_fn={collate_fn!r}. To pad "
+            "samples of different lengths pass stoker.PadCollator()."
+        )
 
 
 def check_stream(shuffle: Any, sampler: Any, batch_sampler: Any) -> None:

@@ -203,6 +203,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
         "is_stream": is_stream,
     }
     argument_checks.check_dataset(dataset, is_stream)
+    argument_checks.check_collate(args["collate_fn"])
     shuffle = mine.pop("shuffle")
     if is_stream:
         if datapipes.is_iter(dataset):

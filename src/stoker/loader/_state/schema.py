@@ -262,6 +262,10 @@ def _is_list(value: Any, length: int | None = None) -> bool:
     return isinstance(value, (list, tuple)) and length in (None, len(value))
 
 
+WORDS = {"of": "the number of the sampler's indices"}
+"""Facts of a loader whose names in a state are no words for a user."""
+
+
 def check_fits(theirs: dict[str, Any], ours: dict[str, Any], ahead: bool) -> None:
     """Raises StateMismatchError if a state of one kind cannot continue in a loader of another kind.
 
@@ -285,9 +289,13 @@ def check_fits(theirs: dict[str, Any], ours: dict[str, Any], ahead: bool) -> Non
         ours.pop("seed", None)
     if "num_shards" not in theirs:  # a merged state, one of an earlier version, or one of the whole stream
         ours.pop("num_shards", None), ours.pop("index", None)
+    if (theirs.get("samples"), ours.get("samples")) == (theirs.get("of"), ours.get("of")):
+        theirs.pop("of", None), ours.pop("of", None)  # the sampler draws from the whole dataset: once is enough
     names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
     if names:
-        differences = "; ".join(f"{name} was {theirs.get(name)!r} and is {ours.get(name)!r}" for name in names)
+        differences = "; ".join(
+            f"{WORDS.get(name, name)} was {theirs.get(name)!r} and is {ours.get(name)!r}" for name in names
+        )
         raise StateMismatchError(
             f"the state does not fit this loader: {differences}. Make the loader as it was when the state was saved, "
             "or pass strict=False if you know that the order is the same."

@@ -25,9 +25,11 @@ def database_of(url: str) -> Database:
     if url.startswith(database.DUCKDB):
         return DuckDBDatabase(url)
     if "://" not in url:
+        swapped = url.lstrip().lower().startswith(("select ", "with "))
+        hint = "is a query: are the arguments swapped? The query comes first" if swapped else "has no scheme"
         raise ValueError(
             "the database is named by a URL: sqlite:///path, duckdb:///path, postgresql://host/database, or another "
-            "of SQLAlchemy. The given text has no scheme."
+            f"of SQLAlchemy. The given text {hint}."
         )
     if is_remote(url):
         raise ValueError(

@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 from zlib import crc32
@@ -86,8 +86,10 @@ class TarWriter:
             self._complete(self._shard)
         if self._shard is None:
             path = self._pattern % len(self.shards) if self._is_numbered else self._pattern
-            self._shard = _OpenShardWriter(path)
-        self._shard.add(key, blocks)
+            with self._saying_what_is_left(path):
+                self._shard = _OpenShardWriter(path)
+        with self._saying_what_is_left(self._shard.path):
+            self._shard.add(key, blocks)
 
     def close(self) -> None:
         """Completes the last shard. Called at the end of the `with` block."""
@@ -100,8 +102,20 @@ class TarWriter:
 
     def _complete(self, shard: _OpenShardWriter) -> None:
         self._shard = None
-        shard.complete()
+        with self._saying_what_is_left(shard.path):
+            shard.complete()
         self.shards.append(shard.path)
+
+    @contextlib.contextmanager
+    def _saying_what_is_left(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno is None:
+                raise
+            stay = f"{len(self.shards)} complete ones stay" if self.shards else "there is no complete one"
+            what = f"TarWriter cannot write this shard, which leaves nothing behind; {stay}"
+            raise OSError(error.errno, f"{error.strerror}: {what}", path) from None
 
     def __enter__(self) -> TarWriter:
         return self

@@ -73,5 +73,5 @@ def test_an_index_that_does_not_belong_is_made_anew_if_told(
 
 def test_wrong_names_are_one_sentence(shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["index", "missing-*.tar"]) == 1
-    assert capsys.readouterr().err.startswith("stoker: 1 of the given shards lead to no file")
+    assert capsys.readouterr().err.startswith("stoker: no file matches missing-*.tar (looked in ")
     assert main(["index"]) == 2

@@ -1,0 +1,150 @@
+"""Tracebacks as a user reads them: without the frames of Stoker, unless the environment has `STOKER_TRACEBACK=full`.
+
+An exception of another class that has no frames but Stoker's keeps them, as they show a bug of Stoker's, unless it is
+the cause of one of Stoker's exceptions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from types import TracebackType
+from typing import Any
+
+from stoker._core.exceptions import format_exception, summary_of
+from stoker.errors import StokerError
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_THREAD = re.compile(r"(Current thread|Thread) 0x\w+.*\(most recent call first\):")
+_WORKER = r'_engine[/\\](?:process[/\\]worker|thread)\.py", line \d+ in '
+_IDLE = re.compile(rf"{_WORKER}(?:_next\n.*{_WORKER}run|get\n.*{_WORKER}_work)(?:\n|$)")
+_BELOW = re.compile(
+    rf'{_WORKER}(?:_run_job|_made_rows|_run|run|open|_work)$|[/\\]threading\.py", line \d+ in (?:_boot|run$)'
+)
+"""The frames of a worker, or of a thread, that lead to its work."""
+
+
+def are_full() -> bool:
+    """Returns whether the user wants to see the frames of Stoker too."""
+    return os.environ.get("STOKER_TRACEBACK") == "full"
+
+
+def hide_own_frames(error: BaseException, keep_first: bool = False) -> None:
+    """Takes Stoker's frames out of the tracebacks of an exception, its causes and contexts; never fails itself.
+
+    Args:
+        error: the exception, whose traceback objects are linked anew.
+        keep_first: whether the outermost frame stays.
+    """
+    if are_full() or _is(error, StopIteration):
+        return
+    todo, seen = [error], {id(error)}
+    while todo:
+        each = todo.pop()
+        trace = _of(each, "__traceback__")
+        kept = _without_own(trace)
+        if kept is not None or _is(each, (StokerError, KeyboardInterrupt)) or _is(error, StokerError):
+            if each is error and keep_first and trace is not None and trace is not kept:
+                trace.tb_next = kept
+                kept = trace
+            BaseException.with_traceback(each, kept)
+        for other in (_of(each, "__cause__"), _of(each, "__context__"), *_parts(each)):
+            if other is not None and id(other) not in seen:
+                seen.add(id(other))
+                todo.append(other)
+
+
+def users_story(error: BaseException) -> tuple[str, str]:
+    """Returns the message of an exception of Stoker's, if it is one or caused by one; and the traceback, without it.
+
+    The traceback is empty if it has no frames of the user's and the message says it all. Stoker's frames are gone from
+    the exception afterwards.
+    """
+    if are_full():
+        return "", format_exception(error).rstrip()
+    hide_own_frames(error)
+    cause = _of(error, "__cause__")
+    if _is(error, StokerError):
+        if _of(error, "__traceback__") is None and (cause is None or _of(cause, "__traceback__") is None):
+            return _message(error), ""
+        return _message(error), format_exception(error).rstrip().removesuffix(summary_of(error)).rstrip()
+    if _is(cause, StokerError) and _of(cause, "__traceback__") is None:
+        BaseException.__setattr__(error, "__cause__", None)
+        return _message(cause), format_exception(error).rstrip()
+    return "", format_exception(error).rstrip()
+
+
+def without_own_lines(text: str) -> str:
+    """Returns the text of a traceback without Stoker's frames; the text itself if no frame remains."""
+    if are_full():
+        return text
+    kept: list[str] = []
+    is_own = is_others = False
+    for line in text.splitlines():
+        if line.startswith('  File "'):
+            is_own = _is_own(line)
+            is_others = is_others or not is_own
+        elif not line.startswith("    "):
+            is_own = False
+        if not is_own:
+            kept.append(line)
+    return "\n".join(kept) if is_others else text
+
+
+def users_stacks(text: str) -> str:
+    """Returns the stacks of workers, as faulthandler writes them, without the frames of Stoker and those that lead to
+    its workers.
+    """
+    if are_full() or not _THREAD.search(text):
+        return text
+    told: list[str] = []
+    lines = text.strip("\n").splitlines()
+    for is_frame, group in itertools.groupby(lines, lambda line: line.startswith("  ")):
+        if is_frame:
+            told += _users_frames(list(group))
+        else:
+            told += [line for line in group if line and not _THREAD.match(line)]
+    return "\n".join(told)
+
+
+def _users_frames(frames: list[str]) -> list[str]:
+    """Returns the frames of one thread, innermost first."""
+    if _IDLE.search("\n".join(frames)):
+        return ["  waits for a batch to make"]
+    inside = list(itertools.takewhile(lambda line: not _BELOW.search(line), frames))
+    return [line for line in inside if not _is_own(line)] or frames[:1]
+
+
+def _is_own(line: str) -> bool:
+    return line.startswith(f'  File "{_PACKAGE}')
+
+
+def _is(error: BaseException | None, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    """As isinstance, which would ask the object too."""
+    return issubclass(type(error), kinds)
+
+
+def _of(error: BaseException, name: str) -> Any:
+    return BaseException.__getattribute__(error, name)
+
+
+def _parts(error: BaseException) -> tuple[BaseException, ...]:
+    return BaseExceptionGroup.exceptions.__get__(error) if _is(error, BaseExceptionGroup) else ()
+
+
+def _message(error: BaseException) -> str:
+    return summary_of(error).partition(": ")[2]
+
+
+def _without_own(trace: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback of the other frames, or None if there are none."""
+    others = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            others.append(trace)
+        trace = trace.tb_next
+    for outer, inner in itertools.pairwise([*others, None]):
+        assert outer is not None
+        outer.tb_next = inner
+    return others[0] if others else None
