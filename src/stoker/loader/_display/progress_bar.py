@@ -95,9 +95,7 @@ def _kind() -> type[_Bar]:
     try:
         import tqdm  # noqa: F401
     except ImportError as error:
-        raise MissingExtraError(
-            "progress() needs rich or tqdm, and neither is installed: pip install 'stoker[cli]'"
-        ) from error
+        raise MissingExtraError("progress() needs rich or tqdm, and neither is installed: pip install rich") from error
     return TqdmBar
 
 
