@@ -227,8 +227,8 @@ make bench-quick    # smaller and shorter, shown on the terminal only
 ```
 
 Figures are medians. A ratio compares two measurements of the same round, so the median of the ratios can differ from
-the ratio of the medians. A goal was set before measuring. A goal that some rounds met and some did not lies within the
-spread. "Bare" is the same work in a loop of threads or processes without a loader.
+the ratio of the medians. A goal was set before measuring. "Within the spread" is a goal that some rounds met and
+others did not. "Bare" is the same work in a loop of threads or processes without a loader.
 
 ![Stoker and the others, in each case that has a goal](performance.svg)
 """
