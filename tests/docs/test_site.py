@@ -54,7 +54,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
-    """The pages by their addresses below the root: `index.html`, `guides/workers/index.html`, ..."""
+    """The files of the site by their paths; one that is no page is an empty one."""
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings_handlers.python")
     folder = tmp_path_factory.mktemp("site")
