@@ -107,7 +107,7 @@ def test_no_markdown_is_left_in_the_text(site: dict[str, Page]) -> None:
 def test_home_page_is_the_readme_with_a_picture_and_the_version(site: dict[str, Page]) -> None:
     home = site["index.html"]
     assert "bounds the gain" in home.text
-    assert any(link.endswith("report.png") for link in home.links)
+    assert any(link.endswith("verdict.png") for link in home.links)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"Stoker {version}" in home.text
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from stoker import collate, errors
 from stoker._core import nominal
 from stoker._core.machine import cpus
-from stoker._engine.supervision import rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.datasets.base import is_stream
 from stoker.events import Listener
@@ -77,10 +76,10 @@ class _Shuffle:
 class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[misc]  # chosen at run time
     """Combines a dataset and a sampler, and iterates over batches: `torch.utils.data.DataLoader` on Stoker's engine.
 
-        loader = stoker.DataLoader(dataset, batch_size=64, shuffle=True, num_workers="auto")
+        loader = stoker.DataLoader(dataset, 64, shuffle=True, num_workers="auto")
         for images, labels in loader:
             train_step(images, labels)
-        print(loader.report())  # how long the loop waited, and what became of each sample
+        print(loader.report())  # how long the loop waited; what became of each sample
 
     The first thirteen arguments, and those up to `in_order`, are torch's, with torch's meanings, defaults and errors.
     Stoker's own follow. Here they stand by subject; the page "What to choose" names them by problem.
@@ -246,7 +245,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         max_errors: int | None = 100,
         max_error_rate: float | None = 0.01,
         quarantine: str | os.PathLike[str] | None = None,
-        stall_warning: float | None = rules.STALL_WARNING,
+        stall_warning: float | None = 60.0,
         stall_action: StallAction = "warn",
         distributed: Literal["pad", "drop", "exact"] | None = None,
         num_replicas: int | None = None,
