@@ -525,14 +525,10 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
 
         The bar shows batches, samples/s, the share of time waited for batches, and the time left; on a terminal of
         fewer than some 80 columns, the figures alone. It begins at the batch at which a loaded state resumes, and is
-        closed at the end, by `break` and by exceptions. The epoch begins at the first `next()`. Outside of notebooks
-        rich draws it, or tqdm.
+        closed at the end, by `break` and by exceptions. The epoch begins at the first `next()`.
 
         Args:
             name: the text in front of the bar.
-
-        Raises:
-            MissingExtraError: neither rich nor tqdm is installed.
         """
         from stoker.loader._display.progress_bar import progress
 
