@@ -1,4 +1,4 @@
-"""On photographs, does a loader give as much as torch's, to a hundredth, at no more processor time?
+"""On photographs that Pillow decodes, are rate and processor time those of torch's loader, within one percent?
 
 What two loaders give of photographs, which Pillow decodes, differs by a hundredth or two, and whole runs beside each
 other differ by ten (images.py): the machine's speed changes from minute to minute. So here both loaders are alive at

@@ -1,4 +1,4 @@
-"""What does a batch cost the trainer, and a tiny batch everybody?
+"""How much processor time does a batch cost: in the training process, and a tiny one in all processes?
 
 Ready batches: two workers make batches of 8 samples with four float32 tensors of 16 kB each, so four leaves of 128 kB.
 The trainer sleeps for some milliseconds before it asks, so that the batch is there: what is counted is the processor

@@ -38,6 +38,7 @@ def main(folder: Path) -> None:
         with sync_playwright() as play:
             browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             for page, until, name in (
+                (before, "What if", "verdict.png"),  # of the README
                 (before, "Over time", "report.png"),
                 (both, "share of time waited", "compared.png"),
             ):

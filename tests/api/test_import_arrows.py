@@ -189,7 +189,7 @@ def wrong_packages(tree: ast.AST, file: Path) -> Iterator[str]:
             continue
         if file == Path("loader/_display/progress_bar.py") and root == "IPython":  # in its kernel
             continue
-        if file == Path("loader/_display/progress_bar.py") and root in {"rich", "tqdm"}:  # whichever is installed
+        if file == Path("loader/_display/progress_bar.py") and root == "rich":  # at the first bar
             continue
         if file.parts[0] == "integrations" and root in FRAMEWORKS.get(file.stem, ()):
             continue

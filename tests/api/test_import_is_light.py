@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,21 @@ def test_a_program_can_stay_without_torch(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("STOKER_TORCH", "0")
     assert newly_loaded("from stoker import DataLoader, Dataset, RandomSampler, default_collate") >= {"stoker", "numpy"}
     assert "torch" not in newly_loaded("from stoker import *")
+
+
+@pytest.mark.parametrize("start", ["fork", "forkserver"])
+def test_workers_load_nothing_of_the_command_line(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its packages are installed with Stoker, and take memory in each process that loads them."""
+    monkeypatch.setenv("STOKER_TORCH", "0")  # loads in seconds, and loads none of these
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nimport stoker\n\n\nclass Modules:\n    def __len__(self):\n        return 1\n\n"
+        "    def __getitem__(self, index):\n        return sorted(sys.modules)\n\n\n"
+        "if __name__ == '__main__':\n"
+        f"    loader = stoker.DataLoader(Modules(), None, num_workers=1, multiprocessing_context={start!r})\n"
+        "    print(*{name.partition('.')[0] for name in next(iter(loader))})\n"
+    )
+    program = [sys.executable, "-W", "error", str(script)]
+    run = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True)
+    assert "stoker" in (loaded := set(run.stdout.split()))
+    assert not loaded & {"typer", "click", "rich"}

@@ -55,6 +55,7 @@ MADE_UP = {
 NOT_OURS = {
     *("train.py", "FILE.py", "main.py", "preprocess_data.py", "program.py"),  # of users
     *("malloc.h", "jax/__init__.py", "prng.di.unimi.it/splitmix64.c"),  # of others
+    *("changes.md", "contributing.md", "index.md", "security.md"),  # pages of the site, made of files of the root
     "results/NAME.json",
 }
 """Files that texts name and that are not here."""

@@ -22,7 +22,6 @@ from stoker import collate, errors
 from stoker._core import nominal
 from stoker._core.machine import cpus
 from stoker._core.tracebacks import hide_own_frames
-from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.datasets.base import is_stream
 from stoker.events import Listener
@@ -35,7 +34,6 @@ from stoker.loader._epoch.sampler_epochs import check_samplers, lend_to_samplers
 from stoker.loader._job import jpeg_reader
 from stoker.loader._job.error_policy import OnError
 from stoker.loader._options import argument_checks
-from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS
 from stoker.loader._options.loader_options import TORCHS, LoaderOptions, checked
 from stoker.loader._options.mistakes import with_known_names
 from stoker.loader._state import merging, schema
@@ -81,60 +79,76 @@ class _Shuffle:
 class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[misc]  # chosen at run time
     """Combines a dataset and a sampler, and iterates over batches: `torch.utils.data.DataLoader` on Stoker's engine.
 
-    The first thirteen arguments, and those up to `in_order`, are torch's, with torch's meanings, defaults and errors.
-    Stoker's own follow by the question that they answer: workers (from `worker_method` on), order (`seed`), faults
-    (`max_restarts`), ranks (`distributed`), memory (`memory_budget`), measuring (`on_event`). The guide "Arguments by
-    question" has a screen for each.
+        loader = stoker.DataLoader(dataset, 64, shuffle=True, num_workers="auto")
+        for images, labels in loader:
+            train_step(images, labels)
+        print(loader.report())  # how long the loop waited; what became of each sample
 
-    Args:
+    The first thirteen arguments, and those up to `in_order`, are torch's, with torch's meanings, defaults and errors.
+    Stoker's own follow. Here they stand by subject; the page "What to choose" names them by problem.
+
+    Args: samples and batches
         dataset: map-style (`__getitem__`, `__len__`; `__getitems__` for a batch at once) or an `IterableDataset`.
         batch_size: samples in a batch; None turns batching off.
-        shuffle: a new order each epoch, by a keyed permutation: constant time and memory for any number of samples.
-        sampler: any iterable of indices: `RandomSampler(generator=g)` gives torch's order. The order of Stoker's
-            samplers without a generator follows from the epoch's seed instead.
         batch_sampler: any iterable of lists of indices.
+        collate_fn: makes a batch from a list of samples, in the worker. The default and `PadCollator` write straight
+            into the shared memory of the batch; the result of any other function is copied once.
+        drop_last: leaves out a last, smaller batch.
+        batches_per_epoch: number of batches in an epoch. One shuffled pass over the samples follows another without
+            end, and each epoch takes the next that many batches.
+        output: "torch" (if it is installed) for tensors, "numpy" for arrays. Neither copies the data; making a
+            tensor takes the training process some microseconds.
+        pin_memory: puts tensors into page-locked memory. Costs a copy of each batch in the training thread, which
+            counts as waiting.
+        pin_memory_device: deprecated by torch, and ignored.
+
+    Args: workers
         num_workers: number of workers; 0 makes batches in the training process. `"auto"` begins with as many as
             affinity, cgroup and memory allow, finds the best number during the first batches (up to four for each CPU
             if samples wait and the CPUs idle), and sets the attribute to it. The batches do not depend on the number.
-        collate_fn: makes a batch from a list of samples, in the worker. The default and `PadCollator` write straight
-            into the shared memory of the batch; the result of any other function is copied once.
-        pin_memory: puts tensors into page-locked memory. Costs a copy of each batch in the training thread, which
-            counts as waiting.
-        drop_last: leaves out a last, smaller batch.
-        timeout: seconds to wait for a batch; 0 waits without a limit. Needs workers.
-        worker_init_fn: called in each worker with its number, before its first batch. With it, worker k mod n makes
-            batch k, so it may keep state; without it, any free worker takes the next batch.
-        multiprocessing_context: a start method or context. "fork" forks; "spawn" and "forkserver" start clean
-            workers, each of which unpickles the dataset itself, unless its class declares `unpickle_once = True`. None
-            uses multiprocessing's default.
-        generator: source of the epoch's seed (`torch.Generator` or `numpy.random.Generator`).
         prefetch_factor: batches ahead for each worker (default 2, or as many as its threads need). Each takes memory
             for one batch. If a batch takes over 50 ms and all workers share each one, `prefetch_factor` + 1 in all.
         persistent_workers: workers, and their copy of the dataset, live as long as the loader.
-        pin_memory_device: deprecated by torch, and ignored.
-        in_order: False delivers batches in the order in which they are completed.
-        worker_method: "process", or "thread": threads of this process, for samples whose work releases the GIL. One
-            copy of the dataset, no transport; randomness comes from `stoker.sample_rng()`.
         threads_per_worker: threads that call `dataset[index]` in each worker process, for samples whose work releases
             the GIL or waits: files, networks, decoding. The dataset must allow calls from several threads at once, and
             random numbers come from `stoker.sample_rng()`. Datasets that fetch a whole batch at once
             (`__getitems__`, `gather`) do so in one thread; with `num_workers=0` there is no worker, and no thread.
-        output: "torch" (if it is installed) for tensors, "numpy" for arrays. Neither copies the data; making a
-            tensor takes the training process some microseconds.
-        seed: fixes all epochs: epoch e is a function of (seed, e), and `torch.manual_seed` does not change the order.
-            Costs no time. Without it each epoch's seed is drawn at `iter()`, from `generator` or the global
-            generator.
-        seeding: "sample" seeds Python's, NumPy's and torch's generators (and the dataset's own) before each sample,
-            from the epoch's seed and the sample's position, some 10 us; "auto" does so only if samples draw;
-            "worker" seeds once for each worker, as torch does, and results then depend on the number of workers.
+        worker_method: "process", or "thread": threads of this process, for samples whose work releases the GIL. One
+            copy of the dataset, no transport; randomness comes from `stoker.sample_rng()`.
+        multiprocessing_context: a start method or context. "fork" forks; "spawn" and "forkserver" start clean
+            workers, each of which unpickles the dataset itself, unless its class declares `unpickle_once = True`. None
+            uses multiprocessing's default.
+        worker_init_fn: called in each worker with its number, before its first batch. With it, worker k mod n makes
+            batch k, so it may keep state; without it, any free worker takes the next batch.
+        timeout: seconds to wait for a batch; 0 waits without a limit. Needs workers.
+        in_order: False delivers batches in the order in which they are completed.
         shard: "auto" divides a stream that does not shard itself among the workers, with one warning: each worker
             reads the whole stream and keeps its share. The stream's attribute `shards_itself` declares whether it
             shards itself; without it the loader guesses, with one warning. "none" does not divide it.
-        batches_per_epoch: number of batches in an epoch. One shuffled pass over the samples follows another without
-            end, and each epoch takes the next that many batches.
-        max_restarts: deaths of worker processes in ten minutes that the run survives (default 5): another worker
-            makes the unfinished batches again, bit for bit. If one sample keeps killing workers, `on_error` decides
-            about that sample. 0 raises at the first death, as torch does.
+
+    Args: order and randomness
+        shuffle: a new order each epoch, by a keyed permutation: constant time and memory for any number of samples.
+        sampler: any iterable of indices: `RandomSampler(generator=g)` gives torch's order. The order of Stoker's
+            samplers without a generator follows from the epoch's seed instead.
+        seed: fixes all epochs: epoch e is a function of (seed, e), and `torch.manual_seed` does not change the order.
+            Costs no time. Without it each epoch's seed is drawn at `iter()`, from `generator` or the global
+            generator.
+        generator: source of the epoch's seed (`torch.Generator` or `numpy.random.Generator`).
+        seeding: "sample" seeds Python's, NumPy's and torch's generators (and the dataset's own) before each sample,
+            from the epoch's seed and the sample's position, some 10 us; "auto" does so only if samples draw;
+            "worker" seeds once for each worker, as torch does, and results then depend on the number of workers.
+
+    Args: several GPUs
+        distributed: divides each epoch among the ranks of a job, without a sampler; `batch_size` is a rank's. If
+            samples do not divide evenly, "pad" repeats some (as `DistributedSampler` does), "drop" leaves out the last,
+            "exact" delivers each once, so that some ranks have one more sample or batch. Without `seed=` the order
+            follows from seed 0, because all ranks need the same.
+        num_replicas, rank: the number of ranks, and this rank; by default from `torch.distributed` or the launcher.
+        mesh: in their place, a pair of a `DeviceMesh` and the name of its data-parallel dimension, or a tuple of names;
+            or a mesh of one dimension. Ranks along other dimensions (tensor, context, pipeline) get the same data. Read
+            when the loader is made; the attributes `num_replicas` and `rank` show what it says.
+
+    Args: faults
         on_error: treatment of a sample that raises, or kills its workers. "raise" raises the error in its batch's
             place; the next `next()` continues. "skip" leaves the sample out; "replace" takes another of its batch, or a
             neighbour in the epoch's order, always the same one. Or a function of an `ErrorRecord` that returns one of
@@ -144,19 +158,17 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             limit.
         quarantine: a file to which each bad sample is written as a line of JSON, before its batch is delivered; see
             `stoker.quarantine`.
+        max_restarts: deaths of worker processes in ten minutes that the run survives (default 5): another worker
+            makes the unfinished batches again, bit for bit. If one sample keeps killing workers, `on_error` decides
+            about that sample. 0 raises at the first death, as torch does.
         stall_warning: seconds (default 60) after which a warning reports a batch that a worker is still busy with, its
             sample and the worker's stack, at the training loop's next `next()`; None or 0 for never. Not with
             `num_workers=0`; with worker threads, only while the training loop waits for a batch.
         stall_action: "warn" lets it continue, "restart" ends the worker and tries again (process workers), "raise"
             raises `StalledError`.
-        distributed: divides each epoch among the ranks of a job, without a sampler; `batch_size` is a rank's. If
-            samples do not divide evenly, "pad" repeats some (as `DistributedSampler` does), "drop" leaves out the last,
-            "exact" delivers each once, so that some ranks have one more sample or batch. Without `seed=` the order
-            follows from seed 0, because all ranks need the same.
-        num_replicas, rank: the number of ranks, and this rank; by default from `torch.distributed` or the launcher.
-        mesh: in their place, a pair of a `DeviceMesh` and the name of its data-parallel dimension, or a tuple of names;
-            or a mesh of one dimension. Ranks along other dimensions (tensor, context, pipeline) get the same data. Read
-            when the loader is made; the attributes `num_replicas` and `rank` show what it says.
+        on_event: called in the training process with an `Event` for each death, stall, bad sample, …
+
+    Args: memory
         memory_budget: bytes that loading may take in addition to the dataset: half for batches, half for the growth of
             the workers, in equal parts. More is refused, and a worker that grows beyond its part is replaced between
             two batches. The default is the free memory of the machine or container. For process workers only; threads
@@ -166,7 +178,6 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             that workers share its pages when they read them (CPython 3.12 and 3.13). Takes 0.1 to 0.5 s for each
             million objects, in each epoch in which workers would copy over 256 MiB of the dataset. In a worker, marked
             objects are never freed.
-        on_event: called in the training process with an `Event` for each death, stall, bad sample, …
 
     Raises:
         ValueError, TypeError: contradictory or impossible arguments, as torch words them.
@@ -233,12 +244,12 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         seeding: Literal["auto", "sample", "worker"] = "auto",
         shard: Literal["auto", "none"] = "auto",
         batches_per_epoch: int | None = None,
-        max_restarts: int = restarts.DEFAULT,
+        max_restarts: int = 5,
         on_error: OnError = "raise",
-        max_errors: int | None = DEFAULT_MAX_ERRORS,
-        max_error_rate: float | None = DEFAULT_MAX_ERROR_RATE,
+        max_errors: int | None = 100,
+        max_error_rate: float | None = 0.01,
         quarantine: str | os.PathLike[str] | None = None,
-        stall_warning: float | None = rules.STALL_WARNING,
+        stall_warning: float | None = 60.0,
         stall_action: StallAction = "warn",
         distributed: Literal["pad", "drop", "exact"] | None = None,
         num_replicas: int | None = None,
@@ -529,14 +540,10 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
 
         The bar shows batches, samples/s, the share of time waited for batches, and the time left; on a terminal of
         fewer than some 80 columns, the figures alone. It begins at the batch at which a loaded state resumes, and is
-        closed at the end, by `break` and by exceptions. The epoch begins at the first `next()`. Outside of notebooks it
-        needs rich or tqdm: `stoker[cli]`.
+        closed at the end, by `break` and by exceptions. The epoch begins at the first `next()`.
 
         Args:
             name: the text in front of the bar.
-
-        Raises:
-            MissingExtraError: neither rich nor tqdm is installed.
         """
         from stoker.loader._display.progress_bar import progress
 

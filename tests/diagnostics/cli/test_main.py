@@ -1,24 +1,14 @@
-"""The command line itself: version, help, missing extras, a broken pipe."""
+"""The command line itself: version, help, a broken pipe."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 
 import stoker
 import stoker.diagnostics.cli
-
-
-def test_missing_extra_is_one_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "rich" else find_spec(name))
-    monkeypatch.setattr(stoker.diagnostics.cli, "NEEDS", ("json", "rich"))
-    assert stoker.diagnostics.cli.main([]) == 1
-    assert capsys.readouterr().err == (
-        "stoker: the command line needs rich, which the extra stoker[cli] installs: pip install 'stoker[cli]'\n"
-    )
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker import DataLoader
+from stoker._engine.supervision import restarts, rules
 from stoker.loader._accounting.accounting import FEW, ErrorBudget
 from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS, check_error_budget
 
@@ -136,3 +139,6 @@ def test_error_budget_refuses_wrong_arguments(arguments: Any, error: type[Except
 
 def test_error_budget_has_its_documented_defaults() -> None:
     assert (DEFAULT_MAX_ERRORS, DEFAULT_MAX_ERROR_RATE) == (100, 0.01)
+    of_loader = inspect.signature(DataLoader).parameters  # where they are numbers, which the reference shows
+    shown = [of_loader[name].default for name in ("max_errors", "max_error_rate", "max_restarts", "stall_warning")]
+    assert shown == [DEFAULT_MAX_ERRORS, DEFAULT_MAX_ERROR_RATE, restarts.DEFAULT, rules.STALL_WARNING]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import pytest
 
-from stoker import DataLoader, MissingExtraError
+from stoker import DataLoader
 from stoker.loader._display import progress_bar
-
-KINDS = ["RichBar", "TqdmBar"]
 
 
 class Closings:
@@ -37,10 +34,9 @@ class Closings:
         monkeypatch.setattr(progress_bar, "_kind", lambda: Watched)
 
 
-@pytest.fixture(params=KINDS)
-def bars(request, monkeypatch):
-    pytest.importorskip("rich" if request.param == "RichBar" else "tqdm")
-    return Closings(monkeypatch, getattr(progress_bar, request.param))
+@pytest.fixture
+def bars(monkeypatch):
+    return Closings(monkeypatch, progress_bar.RichBar)
 
 
 def loader_of(samples=40):
@@ -61,7 +57,6 @@ def test_bar_shows_batches_and_rates_on_stderr(bars, capsys):
 
 
 def test_bar_on_a_narrow_terminal_keeps_the_counts(monkeypatch, capsys):
-    pytest.importorskip("rich")
     monkeypatch.setenv("COLUMNS", "40")
     list(loader_of().progress("validation"))
     err = capsys.readouterr().err
@@ -89,13 +84,6 @@ def test_bar_of_a_resumed_loader_starts_at_its_place(bars):
     resumed.load_state_dict(first.state_dict())
     assert len(list(resumed.progress())) == 7
     assert bars.starts == [(3, 10)] and bars.shown[-1][0] == 10
-
-
-def test_progress_without_rich_and_tqdm_names_the_extra(monkeypatch):
-    for name in ("rich.progress", "tqdm"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'stoker\[cli\]'"):
-        loader_of().progress()
 
 
 def test_loader_prints_nothing_when_not_asked(capsys):

@@ -1,13 +1,10 @@
-"""The command line `stoker`, of the extra `cli` (typer and rich). `main` is its entry point."""
+"""The command line `stoker`, with typer and rich. `main` is its entry point."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-
-NEEDS = ("typer", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,13 +16,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell: `stoker run train.py 2>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for the rest of the process
-    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
-        sys.stderr.write(
-            f"stoker: the command line needs {' and '.join(missing)}, which the extra stoker[cli] installs: "
-            "pip install 'stoker[cli]'\n"
-        )
-        return 1
     try:
         from stoker.diagnostics.cli.app import run
         from stoker.diagnostics.cli.lasting_output import lasting_output

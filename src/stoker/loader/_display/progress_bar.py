@@ -1,4 +1,4 @@
-"""`DataLoader.progress`: a bar for an epoch, drawn by rich, or else by tqdm; in a notebook by IPython."""
+"""`DataLoader.progress`: a bar for an epoch, drawn by rich; in a notebook by IPython."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from stoker.errors import MissingExtraError
 from stoker.loader.record import record_of
 
 _INTERVAL = 0.1
@@ -64,45 +63,12 @@ class RichBar:
         self._progress.stop()
 
 
-class TqdmBar:
-    """A bar of tqdm; the arguments are those of `RichBar`."""
-
-    def __init__(self, name: str, total: int | None, at: int) -> None:
-        from tqdm import tqdm
-
-        class Unwatched(tqdm):  # type: ignore[misc, unused-ignore]
-            monitor_interval = 0  # no thread, for the same reason
-
-        self._bar: Any = Unwatched(desc=name, total=total, initial=at, unit="batch", mininterval=0, miniters=1)
-
-    def show(self, batches: int, text: str) -> None:
-        self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update(batches - self._bar.n)
-
-    def close(self) -> None:
-        self._bar.close()
-
-
 def _kind() -> type[_Bar]:
-    if in_notebook():
-        return NotebookBar
-    try:
-        import rich.progress  # noqa: F401
-    except ImportError:
-        pass
-    else:
-        return RichBar
-    try:
-        import tqdm  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            "progress() needs rich or tqdm, and neither is installed: pip install 'stoker[cli]'"
-        ) from error
-    return TqdmBar
+    return NotebookBar if in_notebook() else RichBar
 
 
 def progress(loader: Any, name: str) -> Iterator[Any]:
-    """Returns the iterator of `DataLoader.progress`. The packages are looked for now, the epoch begins at `next()`."""
+    """Returns the iterator of `DataLoader.progress`. The epoch begins at `next()`."""
     return _shown(loader, name, _kind())
 
 

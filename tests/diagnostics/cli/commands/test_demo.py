@@ -72,6 +72,5 @@ def test_folders_that_do_not_fit_are_refused(capsys: pytest.CaptureFixture[str],
 
 def test_missing_package_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.diagnostics.cli.commands.demo.importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("stoker.diagnostics.cli.NEEDS", ())
     assert main(["demo"]) == 1
     assert "pip install 'stoker[torch]'" in capsys.readouterr().err
