@@ -130,6 +130,7 @@ if typing.TYPE_CHECKING:
     from stoker.errors import FileChangedError as FileChangedError
     from stoker.errors import FolderError as FolderError
     from stoker.errors import FolderLoopError as FolderLoopError
+    from stoker.errors import FolderOwnerError as FolderOwnerError
     from stoker.errors import ForkDeadlockError as ForkDeadlockError
     from stoker.errors import FrameworkVersionError as FrameworkVersionError
     from stoker.errors import GradientInWorkerError as GradientInWorkerError
@@ -159,6 +160,7 @@ if typing.TYPE_CHECKING:
     from stoker.errors import PackError as PackError
     from stoker.errors import ParquetFileError as ParquetFileError
     from stoker.errors import ParquetValueError as ParquetValueError
+    from stoker.errors import PlaylistError as PlaylistError
     from stoker.errors import PreviewError as PreviewError
     from stoker.errors import ProgramFailedError as ProgramFailedError
     from stoker.errors import QuarantineError as QuarantineError

@@ -405,7 +405,7 @@ def test_a_state_fits_chunks_that_were_cut_otherwise(tmp_path: Path, monkeypatch
 
 
 def test_sample_that_does_not_fit_on_disk_is_read_again(tmp_path: Path) -> None:
-    disk = 16 + 16 * cache._CHUNKS + 250
+    disk = 16 + 16 * cache._CHUNKS + 500
     assert list(stream(tmp_path, disk=disk)) == list(range(20))
     assert reads() == 20
     for _ in range(2):
