@@ -67,6 +67,7 @@ from stoker.loader._state.merging import merge_states as merge_states
 from stoker.loader.dataloader import DataLoader as DataLoader
 from stoker.loader.in_step import in_step as in_step
 from stoker.loader.stateful import StatefulDataLoader as StatefulDataLoader
+from stoker.packing.lengths import lengths as lengths
 from stoker.packing.pack import pack as pack
 from stoker.samplers.balanced import BalancedBatchSampler as BalancedBatchSampler
 from stoker.samplers.base import Sampler as Sampler

@@ -55,7 +55,7 @@ def test_a_planted_pickle_is_not_executed(tmp_path: Path, kind: str) -> None:
     bomb.rmdir()
     if kind == "alone":
         samples: Any = [np.arange(3)]
-        super(Folder, store(folder, 1)).put(0, pickled)
+        store(folder, 1).put(0, pickled)
     else:
         samples = from_iterable(lambda: iter([np.arange(3)]))
         store(folder, 1 << 16, "stream").put(0, recorded((0, [pickled], ({}, True)), 0))
@@ -69,7 +69,7 @@ def test_a_planted_pickle_is_not_executed(tmp_path: Path, kind: str) -> None:
 def test_records_of_the_former_format_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = tmp_path / "bomb"
     monkeypatch.setattr("stoker.datasets.cache_store.FORMAT_VERSION", 1)
-    super(Folder, store(tmp_path, 1)).put(0, pickle.dumps(Bomb(bomb)))
+    store(tmp_path, 1).put(0, pickle.dumps(Bomb(bomb)))
     monkeypatch.undo()
     assert cached(tmp_path, ["made anew"])[0] == "made anew"
     assert not bomb.exists()
@@ -80,11 +80,11 @@ def test_pickles_lie_in_a_folder_of_mode_700(tmp_path: Path) -> None:
     folder.mkdir(0o755)
     assert cached(folder, [np.arange(3), 2])[0].tolist() == [0, 1, 2]
     assert not (folder / "pickles").exists()
-    assert cached(folder, [Box(1), 2])[0].value == 1
-    assert cached(folder, [None, 2])[0].value == 1, "it was cached"
+    assert cached(folder, [0, Box(1)])[1].value == 1
+    assert cached(folder, [0, None])[1].value == 1, "it was cached"
     assert (mode(folder), mode(folder / "pickles")) == (0o755, 0o700)
     (folder / "pickles").chmod(0o777)
-    assert cached(folder, [None, 2])[0].value == 1
+    assert cached(folder, [0, None])[1].value == 1
     assert mode(folder / "pickles") == 0o700
 
 

@@ -155,7 +155,6 @@ LOOP[0].append(LOOP)
         np.array([1]).view(type("Sub", (np.ndarray,), {"__module__": __name__})),
         np.zeros(2, np.dtype("i4", metadata={"a": 1})),
         np.zeros(2, np.dtype([("a", "u1"), ("b", "i4")], align=True)),
-        np.zeros(2, "S0"),
         LOOP,
     ],
     ids=lambda sample: type(sample).__name__,
@@ -242,7 +241,7 @@ def test_tensors_with_more_than_values_are_pickled() -> None:
     torch = pytest.importorskip("torch")
     whole = torch.rand(3)
     marked = torch.rand(3)
-    marked.name = "a"
+    marked.label = "a"
     for value in (torch.nn.Parameter(whole), whole.expand(9, 3), whole.to_sparse(), whole.to("meta"), marked):
         data = recorded(value, 0)
         assert is_pickle(data)

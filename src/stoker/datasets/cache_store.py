@@ -204,8 +204,7 @@ class Memory(Store):
 class Folder(Store):
     """A store in a file that outlives the process and that other jobs on the machine may share.
 
-    Records without pickle lie in the folder. Pickles lie in a folder `pickles` in it, of mode 700, and are read and
-    written only where both folders and the file belong to this user or to root.
+    Where another user owns the file, it may be one that can only be read: then no record is kept.
 
     Args:
         folder: created if it does not exist.
@@ -221,12 +220,10 @@ class Folder(Store):
     def __init__(self, folder: str, identity: object, slots: int, limit: int | None) -> None:
         if limit is not None:
             _check_limit("disk", limit, slots)
-        folder = os.path.abspath(folder)
+        self._folder = folder = os.path.abspath(folder)
         os.makedirs(folder, exist_ok=True)
-        self._folder = folder
         self._name = hashlib.sha256(repr((FORMAT_VERSION, identity, slots)).encode()).hexdigest()[:32] + ".samples"
         self._arguments = (folder, identity, slots, limit)
-        self._pickles: Store | None = None
         path, flags = os.path.join(folder, self._name), os.O_CLOEXEC | os.O_NOFOLLOW
         self._may_write = True
         try:
@@ -234,8 +231,28 @@ class Folder(Store):
         except OSError:
             if not os.path.exists(path):
                 raise
-            descriptor, self._may_write = os.open(path, flags | os.O_RDONLY), False  # another user's
+            descriptor, self._may_write = os.open(path, flags | os.O_RDONLY), False
         super().__init__(descriptor, slots, limit)
+
+    def put(self, number: int, data: bytes) -> None:
+        """Keeps a record, if it fits, the lock is free within about 10 ms, and the file can be written."""
+        if self._may_write:
+            super().put(number, data)
+
+    def __reduce__(self) -> Any:
+        return type(self), self._arguments
+
+
+class SampleFolder(Folder):
+    """A store of the records of samples, whose folder others may write to.
+
+    Records without pickle lie in a file in the folder. Pickles lie in a folder `pickles` in it, of mode 700, and are
+    read and written only where both folders and the file belong to this user or to root.
+
+    Args: as of `Folder`.
+    """
+
+    _pickles: Store | None = None
 
     def get(self, number: int) -> bytes | None:
         """Returns a record, or None if it is missing or incomplete, or a pickle that another user may have written."""
@@ -247,16 +264,16 @@ class Folder(Store):
         return None if self._pickles is None else self._pickles.get(number)
 
     def put(self, number: int, data: bytes) -> None:
-        """Keeps a record, if it fits, the lock is free within about 10 ms, and the file is this user's to write.
+        """Keeps a record, as `Folder` does.
 
         Raises:
-            FolderOwnerError: the record is a pickle, and another user owns the folder.
+            FolderOwnerError: the record is a pickle, and another user owns the folder, or may write to the file.
         """
-        if is_pickle(data):
-            self._pickles = self._pickles or self._private(create=True)
-            self._pickles.put(number, data)
-        elif self._may_write:
+        if not is_pickle(data):
             super().put(number, data)
+            return
+        self._pickles = self._pickles or self._private(create=True)
+        self._pickles.put(number, data)
 
     def _private(self, *, create: bool) -> Store:
         """Returns the store of pickles."""
@@ -281,9 +298,6 @@ class Folder(Store):
             os.close(descriptor)
             raise
         return Store(descriptor, self._slots, self._limit)
-
-    def __reduce__(self) -> Any:
-        return Folder, self._arguments
 
 
 def _check_owner(path: str, status: os.stat_result) -> None:

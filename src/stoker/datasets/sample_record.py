@@ -192,7 +192,7 @@ class _Writer:
 
     def _scalar(self, value: Any) -> None:
         if type(value) is np.str_:
-            self._sized(b"u", str(value).encode("utf-8", "surrogatepass"))
+            self._sized(b"u", value.encode("utf-8", "surrogatepass"))
         elif type(value) is np.bytes_:
             self._sized(b"v", bytes(value))
         else:
@@ -211,7 +211,7 @@ class _Writer:
         if any(not step and size > 1 for step, size in zip(value.stride(), value.shape, strict=True)):
             raise _NotPlain  # one element that is shown many times
         if self._is_new(value):
-            dense = value if value.is_contiguous() else value.clone()
+            dense = value.clone()  # `numpy()` would fix the size of the user's memory
             flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy() if dense.numel() else b""
             self._sized(b"p", str(value.dtype).removeprefix("torch.").encode())
             self.parts += (bytes([value.ndim]), _counts(dense.shape), _counts(dense.stride()), bytes(flat))
@@ -324,7 +324,8 @@ class _Reader:
             raise ValueError(f"strides {strides} of shape {shape}")
         value = torch.empty_strided(shape, strides, dtype=dtype)
         if number:
-            value.as_strided((number,), (1,)).view(torch.uint8).numpy()[:] = np.frombuffer(data, np.uint8)
+            given = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            value.as_strided((number,), (1,)).view(torch.uint8).copy_(given)
         self._numbered.append(value)
         return value
 
