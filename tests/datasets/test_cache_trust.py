@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stoker import CacheDataset, FolderOwnerError, from_iterable
-from stoker.datasets.cache_store import Folder
+from stoker.datasets.cache_store import FileStore
 from stoker.datasets.sample_record import recorded
 
 OTHER = 54321
@@ -43,8 +43,8 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def store(folder: Path, slots: int, kind: str = "by index", key: str = "v1") -> Folder:
-    return Folder(str(folder), (kind, key), slots, None)
+def store(folder: Path, slots: int, kind: str = "by index", key: str = "v1") -> FileStore:
+    return FileStore(str(folder), (kind, key), slots, None)
 
 
 @pytest.mark.parametrize("kind", ["alone", "in a record of a stream"])

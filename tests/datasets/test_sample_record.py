@@ -118,6 +118,8 @@ ROWS = np.arange(24.0).reshape(4, 6)
         (1, 2, 3, 4),
         ["\ud800" * 40, b"x" * 40],
         {},
+        {"a": [1.5, "b", None, True, -0.0, float("inf"), 10**18], "c": {"d": [[], {}, "\x00é€"]}},
+        {"a": [float("nan"), 1], "b": "\ud83d\ude00", "\udcff": [2**64, 1.0, 2**5000]},
         {1: "a", None: (), (1, 2): [], True is None: 2.0},
         -(2**63),
         2**63,
@@ -174,6 +176,15 @@ def test_an_object_that_occurs_twice_is_one_object() -> None:
     assert again[1][0] is again[4]["row"] is again[0]
     assert again[3] is again and again[4]["text"] is again[2]
     assert again[5] is again[6][0] is again[1]
+    numbers = [1, "a"]
+    for sample, places in (  # JSON has no name for a part of it
+        ((numbers, {"a": [numbers]}), lambda got: (got[0], got[1]["a"][0])),
+        (({"a": [numbers]}, numbers), lambda got: (got[0]["a"][0], got[1])),
+        (([numbers, numbers], row), lambda got: got[0]),
+        (([numbers], [numbers]), lambda got: (got[0][0], got[1][0])),
+    ):
+        one, other = places(plain(sample))
+        assert one is other and one == numbers
     deep: tuple[Any, ...] = ()
     for _ in range(100):
         deep = (deep, deep)

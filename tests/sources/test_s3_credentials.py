@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -88,9 +91,40 @@ class Answers(BaseHTTPRequestHandler):
         pass
 
 
+def certified(server: Company, folder: Path) -> None:
+    """Lets a server speak TLS, with a certificate of its own."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    begin = datetime(2020, 1, 1)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin + timedelta(days=36500))
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "server.pem").write_bytes(plain + certificate.public_bytes(pem))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.url = server.url.replace("http:", "https:")
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[Company]:
+    yield from served(tmp_path)
+
+
 @pytest.fixture
 def company() -> Iterator[Company]:
+    yield from served()
+
+
+def served(certificates: Path | None = None) -> Iterator[Company]:
     with Company() as server:
+        if certificates is not None:
+            certified(server, certificates)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -121,14 +155,15 @@ def read(
     return company.asked[-1]
 
 
-def test_web_identity_as_kubernetes_sets_it(company: Company, tmp_path: Path) -> None:
+def test_web_identity_as_kubernetes_sets_it(company: Company, secure: Company, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a-web-token")
     found = read(
         company,
         tmp_path,
+        {"client_options": {"allow_invalid_certificates": True}},  # STS is asked by https alone
         AWS_WEB_IDENTITY_TOKEN_FILE=str(tmp_path / "token"),
         AWS_ROLE_ARN="arn:aws:iam::123456789012:role/reader",
-        AWS_ENDPOINT_URL_STS=company.url,
+        AWS_ENDPOINT_URL_STS=secure.url,
     )
     assert found == ("WEB", "the token")
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from stoker._core.worker_info import current
 from stoker.datasets.base import Dataset, is_stream
-from stoker.datasets.cache_store import Memory, SampleFolder, Store
+from stoker.datasets.cache_store import Folder, Memory, Store
 from stoker.datasets.combining import become_stream, checked, positive, shard_of, shards_of
 from stoker.datasets.gather import describe
 from stoker.datasets.read_again import ReadAgain
@@ -158,7 +158,7 @@ class CacheDataset(Dataset[T]):
 
     def _file(self, folder: str, key: str | None) -> Store:
         identity = "stream" if is_stream(self.dataset) else "by index", key
-        return SampleFolder(folder, identity, self._slots, self.disk)
+        return Folder(folder, identity, self._slots, self.disk)
 
     def _number(self, index: Any) -> int | None:
         if type(index) is not int:

@@ -201,7 +201,7 @@ class Memory(Store):
         return True
 
 
-class Folder(Store):
+class FileStore(Store):
     """A store in a file that outlives the process and that other jobs on the machine may share.
 
     Where another user owns the file, it may be one that can only be read: then no record is kept.
@@ -243,13 +243,13 @@ class Folder(Store):
         return type(self), self._arguments
 
 
-class SampleFolder(Folder):
+class Folder(FileStore):
     """A store of the records of samples, whose folder others may write to.
 
     Records without pickle lie in a file in the folder. Pickles lie in a folder `pickles` in it, of mode 700, and are
     read and written only where both folders and the file belong to this user or to root.
 
-    Args: as of `Folder`.
+    Args: as of `FileStore`.
     """
 
     _pickles: Store | None = None
@@ -264,7 +264,7 @@ class SampleFolder(Folder):
         return None if self._pickles is None else self._pickles.get(number)
 
     def put(self, number: int, data: bytes) -> None:
-        """Keeps a record, as `Folder` does.
+        """Keeps a record, as `FileStore` does.
 
         Raises:
             FolderOwnerError: the record is a pickle, and another user owns the folder, or may write to the file.

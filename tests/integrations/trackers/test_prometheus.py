@@ -27,7 +27,7 @@ def test_a_scrape_reads_counters_of_all_epochs(client: Any) -> None:
     registry = client.CollectorRegistry(auto_describe=True)
     metrics = PrometheusMetrics(registry, labels={"rank": "0"})
     loader = run(output="numpy", on_event=metrics.on_event)
-    assert "delivered" not in client.generate_latest(registry).decode()  # nothing was logged
+    assert 'outcome="delivered"' not in client.generate_latest(registry).decode()  # nothing was logged
     metrics.log(loader, 12)
     text = client.generate_latest(registry).decode()
     assert 'stoker_samples_total{loader="train",outcome="delivered",rank="0"} 39.0' in text
