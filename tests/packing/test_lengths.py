@@ -120,6 +120,19 @@ def test_kept_lengths_are_compared_with_samples(tmp_path: Path, made: list[int],
     assert len(made) == 2
 
 
+def draws(row: list[int]) -> int:
+    return len(row) + int(np.random.randint(2)) * 0
+
+
+def test_no_generator_of_the_program_is_changed(made: list[int]) -> None:
+    np.random.seed(5)
+    expected = np.random.RandomState(5).randint(1000)
+    rows = [[1], [1, 2]]
+    assert lengths(rows, draws, 0).tolist() == lengths(rows, draws, 0).tolist() == [1, 2]
+    assert len(made) == 1
+    assert np.random.randint(1000) == expected
+
+
 def test_a_dataset_without_a_pickle_is_measured_each_time(made: list[int], cache: Path) -> None:
     rows = MapDataset([[1], [2, 3]], len)
     rows.kept = (number for number in range(3))  # type: ignore[attr-defined]

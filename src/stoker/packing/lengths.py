@@ -74,7 +74,7 @@ def lengths(dataset: Any, key: Key, workers: int | None = None) -> Integers:
         kept = load_index(path, identity)
         if kept is not None and len(kept) == 1 and len(kept[0]) == len(dataset):
             some = np.linspace(0, len(dataset) - 1, min(_CHECKED, len(dataset))).astype(int).tolist()
-            if all(measured[number] == kept[0][number] for number in some):
+            if np.array_equal(_of_batches(_loader(measured, 0, some)), kept[0][some]):
                 return kept[0]
             _log.info("the lengths in %s are those of other samples, and are made anew", path)
     made = _made(measured, min(cpus().number, len(dataset) // _BATCH) if workers is None else workers)
@@ -115,11 +115,28 @@ class _Measured(Dataset[int]):
 
 
 def _made(measured: _Measured, workers: int) -> Integers:
-    loader = DataLoader(measured, batch_size=_BATCH, num_workers=workers, collate_fn=_as_array, seed=0, output="numpy")
+    loader = _loader(measured, workers)
     batches: Any = loader
     if sys.stderr is not None and sys.stderr.isatty():
         with suppress(MissingExtraError):
             batches = loader.progress("lengths")
+    return _of_batches(batches)
+
+
+def _loader(measured: _Measured, workers: int, indices: list[int] | None = None) -> DataLoader[Any]:
+    """Returns a loader, so that samples which draw random numbers change no generator of this process."""
+    return DataLoader(
+        measured,
+        batch_size=_BATCH,
+        sampler=indices,
+        num_workers=workers,
+        collate_fn=_as_array,
+        seed=0,
+        output="numpy",
+    )
+
+
+def _of_batches(batches: Any) -> Integers:
     return np.concatenate([np.array(batch) for batch in batches])
 
 
