@@ -79,6 +79,7 @@ def test_changed_data_are_measured_anew(tmp_path: Path, made: list[int]) -> None
     assert lengths(JSONLinesDataset(path), half, 0).tolist() == [2, 0, 1]
     assert lengths(JSONLinesDataset(path), "text", 0).tolist() == [4, 1, 2]
     assert len(made) == 4
+    assert len(list(tmp_path.glob("a.jsonl.*.lengths"))) == 3, "changed data take the place of the former"
 
 
 def closure(add: int) -> Any:
@@ -163,7 +164,7 @@ def test_a_dataset_that_reads_several_at_once() -> None:
 
 def test_what_has_no_lengths_is_refused(tmp_path: Path) -> None:
     path = texts(tmp_path / "a.jsonl", [3, 1, 2])
-    with pytest.raises(TypeError, match=r"JSONLinesStream has no length .* JSONLinesDataset for JSONLinesStream"):
+    with pytest.raises(TypeError, match=r"JSONLinesStream has no length .*JSONLinesDataset for JSONLinesStream"):
         lengths(JSONLinesStream(path), "n")
     with pytest.raises(TypeError, match="generator has no length"):
         lengths((row for row in [[1]]), len)

@@ -69,7 +69,7 @@ def lengths(dataset: Any, key: Key, workers: int | None = None) -> Integers:
     if not len(dataset):
         return np.empty(0, np.int64)
     identity = {"format": _FORMAT, "count": len(dataset), "digest": _digest(measured)}
-    paths = [] if identity["digest"] is None else _paths(dataset, str(identity["digest"]))
+    paths = [] if identity["digest"] is None else _paths(measured, str(identity["digest"]))
     for path in paths:
         kept = load_index(path, identity)
         if kept is not None and len(kept) == 1 and len(kept[0]) == len(dataset):
@@ -144,16 +144,19 @@ def _as_array(lengths: list[int]) -> Integers:
     return np.array(lengths, np.int64)
 
 
-def _paths(dataset: Any, digest: str) -> list[str]:
-    """Returns the places of the lengths: beside the dataset's first file, if it has one here, and the cache folder."""
-    cached = os.path.join(index_cache(), f"{digest}.lengths")
-    below = dataset
+def _paths(measured: _Measured, digest: str) -> list[str]:
+    """Returns the places of the lengths: beside the dataset's first file, if it has one here, and the cache folder.
+
+    Lengths of changed data take the place of the former beside the file.
+    """
+    cached, below = os.path.join(index_cache(), f"{digest}.lengths"), measured.dataset
+    name = _digest((type(below).__qualname__, len(measured), measured.key))
     while not (files := getattr(below, "files", None) or getattr(below, "shards", None)) and hasattr(below, "dataset"):
         below = below.dataset
     first = files[0] if isinstance(files, list) and files else None
     if not isinstance(first, str) or is_remote(first) or not os.path.isfile(first):
         return [cached]
-    return [index_place(first, f".{digest[:8]}.lengths"), cached]
+    return [index_place(first, f".{str(name)[:8]}.lengths"), cached]
 
 
 class _Digest(pickle.Pickler):
@@ -168,10 +171,14 @@ class _Digest(pickle.Pickler):
         self._hash.update(data)
         self._size += len(data)
         if self._size > _MOST:
-            raise OverflowError("the dataset is too large to be compared")
+            raise OverflowError(f"it has more than {_MOST:,} bytes")
         return len(data)
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:  # a view, or read-only, is the same array
+            if value.nbytes > _MOST:
+                raise OverflowError(f"it has an array of {value.nbytes:,} bytes")
+            return _Digest, (str(value.dtype), value.shape, value.tobytes())
         if isinstance(value, FunctionType):
             cells = [cell.cell_contents for cell in value.__closure__ or ()]
             return _Digest, (value.__qualname__, marshal.dumps(value.__code__), value.__defaults__, cells)
@@ -190,5 +197,5 @@ def _digest(value: Any) -> str | None:
     try:
         return _Digest().of(value)
     except Exception as error:  # whatever the user's objects raise
-        _log.info("the lengths are not kept, because the dataset cannot be pickled: %s", error)
+        _log.info("the lengths are not kept, because the dataset cannot be compared by its pickle: %s", error)
         return None
