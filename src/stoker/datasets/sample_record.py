@@ -248,11 +248,11 @@ def _fits_json(value: Any, inside: set[int]) -> bool:
     """Returns whether JSON gives a value back as it is. Lists and dicts are added; none of them may occur twice."""
     kind = type(value)
     if kind is str:
-        return _SURROGATES.search(value) is None
+        return not _SURROGATES.search(value)
     if kind is int:
-        return -(1 << 63) <= value < 1 << 63
+        return bool(-(1 << 63) <= value < 1 << 63)
     if kind is float:
-        return value == value  # bits of a NaN would be lost
+        return bool(value == value)  # bits of a NaN would be lost
     if kind is list or kind is dict:
         if id(value) in inside:
             return False
@@ -337,7 +337,8 @@ class _Reader:
 
     def _column(self) -> list[Any]:
         kind = {b"i": "<i8", b"f": "<f8"}[bytes(self._take(1))]
-        return np.frombuffer(self._sized(), kind).tolist()
+        values: list[Any] = np.frombuffer(self._sized(), kind).tolist()
+        return values
 
     def _array(self) -> np.ndarray[Any, Any]:
         dtype = _dtype_of(self._text())
