@@ -197,6 +197,8 @@ class _Writer:
         if not self._with_json or not _fits_json(value, inside):
             return False
         inside.remove(id(value))  # which has a number
+        if not inside.isdisjoint(self._in_json):
+            raise _NamedAgain
         if not inside.isdisjoint(self._numbers):
             return False
         self._in_json |= inside
