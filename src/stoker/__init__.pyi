@@ -67,6 +67,7 @@ from stoker.loader._state.merging import merge_states as merge_states
 from stoker.loader.dataloader import DataLoader as DataLoader
 from stoker.loader.in_step import in_step as in_step
 from stoker.loader.stateful import StatefulDataLoader as StatefulDataLoader
+from stoker.packing.lengths import lengths as lengths
 from stoker.packing.pack import pack as pack
 from stoker.samplers.balanced import BalancedBatchSampler as BalancedBatchSampler
 from stoker.samplers.base import Sampler as Sampler
@@ -130,6 +131,7 @@ if typing.TYPE_CHECKING:
     from stoker.errors import FileChangedError as FileChangedError
     from stoker.errors import FolderError as FolderError
     from stoker.errors import FolderLoopError as FolderLoopError
+    from stoker.errors import FolderOwnerError as FolderOwnerError
     from stoker.errors import ForkDeadlockError as ForkDeadlockError
     from stoker.errors import FrameworkVersionError as FrameworkVersionError
     from stoker.errors import GradientInWorkerError as GradientInWorkerError
@@ -159,6 +161,7 @@ if typing.TYPE_CHECKING:
     from stoker.errors import PackError as PackError
     from stoker.errors import ParquetFileError as ParquetFileError
     from stoker.errors import ParquetValueError as ParquetValueError
+    from stoker.errors import PlaylistError as PlaylistError
     from stoker.errors import PreviewError as PreviewError
     from stoker.errors import ProgramFailedError as ProgramFailedError
     from stoker.errors import QuarantineError as QuarantineError

@@ -31,6 +31,7 @@
     │   ├── MissingFolderError (FileNotFoundError)  a folder that does not exist
     │   ├── NotAFolderError (NotADirectoryError)    a file in the place of a folder
     │   └── UnreadableFolderError (PermissionError, FileNotFoundError)   a folder that this user may not read
+    ├── FolderOwnerError (PermissionError)     a folder of another user, for files that only this user may write
     ├── ForkDeadlockError (RuntimeError)       forked workers that hang in their first samples, twice
     ├── FrameworkVersionError (ImportError)    a framework that is older than what Stoker's integration needs
     ├── GradientInWorkerError (RuntimeError)   a tensor made by autograd in a worker's batch
@@ -47,6 +48,7 @@
     ├── MissingKeyError (KeyError)             a key that is not in its file
     ├── ObjectStoreError (OSError)             an object store that cannot be reached, or answers with errors
     ├── PackError (ValueError)                 a dataset or folder that cannot be packed
+    ├── PlaylistError (ValueError)             a playlist of shards that names a host or folder which is not allowed
     ├── PreviewError (RuntimeError)            a batch that cannot be shown
     ├── ProgramFailedError (RuntimeError)      a program that a command measures failed, or used no loader
     ├── QuarantineError (OSError)              a quarantine file that cannot be opened
@@ -191,6 +193,10 @@ class UnreadableFolderError(FolderError, PermissionError, FileNotFoundError):
     """An image folder, or a folder in it, exists and may not be read by this user."""
 
 
+class FolderOwnerError(StokerError, PermissionError):
+    """A folder or file belongs to another user, and what is read from it could run that user's code."""
+
+
 class FrameworkVersionError(StokerError, ImportError):
     """A framework is older than what Stoker's integration needs: the message names both versions."""
 
@@ -297,6 +303,10 @@ class ParquetFileError(DataFileError):
 class ParquetValueError(ParquetFileError, ValueError, OverflowError):
     """A value of a Parquet file has no equivalent in Python: a date beyond its calendar, a text that is no UTF-8. The
     message names file, row and column."""
+
+
+class PlaylistError(StokerError, ValueError):
+    """A playlist of shards names a place on a host, or in a folder, that its user has not allowed."""
 
 
 class PreviewError(StokerError, RuntimeError):

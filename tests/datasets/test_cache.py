@@ -322,8 +322,8 @@ def reads() -> int:
 
 @pytest.fixture(autouse=True)
 def small_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five or six numbers each."""
-    monkeypatch.setattr(cache, "_CHUNK", 25)
+    """Five numbers each."""
+    monkeypatch.setattr(cache, "_CHUNK", 50)
     Watched.reads = 0
 
 
@@ -394,7 +394,7 @@ def test_a_state_fits_chunks_that_were_cut_otherwise(tmp_path: Path, monkeypatch
     dataset = CacheDataset(Numbers(20), folder=tmp_path / "a", key="v1")
     for _ in dataset:
         states.append(through_json(dataset.state_dict()))
-    for size in (5, 60):
+    for size in (10, 120):
         monkeypatch.setattr(cache, "_CHUNK", size)
         folder = tmp_path / f"b{size}"
         list(CacheDataset(Numbers(20), folder=folder, key="v1"))
@@ -405,7 +405,7 @@ def test_a_state_fits_chunks_that_were_cut_otherwise(tmp_path: Path, monkeypatch
 
 
 def test_sample_that_does_not_fit_on_disk_is_read_again(tmp_path: Path) -> None:
-    disk = 16 + 16 * cache._CHUNKS + 250
+    disk = 16 + 16 * cache._CHUNKS + 500
     assert list(stream(tmp_path, disk=disk)) == list(range(20))
     assert reads() == 20
     for _ in range(2):

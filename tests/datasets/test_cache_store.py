@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stoker.datasets import cache_store as cache_store
-from stoker.datasets.cache_store import Folder, Memory, Store
+from stoker.datasets.cache_store import FileStore, Memory, Store
 from stoker.errors import MemoryLimitError
 
 RECORDS = {number: bytes([number]) * (number * 9 + 1) for number in range(8)}
@@ -27,8 +27,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
     return lambda: Memory(8, LIMIT) if request.param == "memory" else folder(tmp_path)
 
 
-def folder(path: Path, limit: int | None = LIMIT) -> Folder:
-    return Folder(str(path), "v1", 8, limit)
+def folder(path: Path, limit: int | None = LIMIT) -> FileStore:
+    return FileStore(str(path), "v1", 8, limit)
 
 
 def in_child(work: Callable[[], object]) -> int:
@@ -74,14 +74,14 @@ def test_a_folder_is_found_again_by_its_identity(tmp_path: Path) -> None:
     folder(tmp_path).put(2, b"two")
     assert folder(tmp_path).get(2) == b"two"
     assert pickle.loads(pickle.dumps(folder(tmp_path))).get(2) == b"two"
-    assert Folder(str(tmp_path), "v2", 8, LIMIT).get(2) is None
-    assert Folder(str(tmp_path), "v1", 9, LIMIT).get(2) is None
+    assert FileStore(str(tmp_path), "v2", 8, LIMIT).get(2) is None
+    assert FileStore(str(tmp_path), "v1", 9, LIMIT).get(2) is None
     assert folder(tmp_path, None).get(2) == b"two"
 
 
 def test_format_version_is_part_of_the_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder(tmp_path).put(2, b"two")
-    monkeypatch.setattr(cache_store, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(cache_store, "FORMAT_VERSION", 3)
     assert folder(tmp_path).get(2) is None
 
 
@@ -163,7 +163,7 @@ def test_stopped_writer_blocks_no_other_process(make: Callable[[], Store]) -> No
 
 
 def test_processes_write_at_once(tmp_path: Path) -> None:
-    for store in (Memory(600, 1 << 20), Folder(str(tmp_path), "v1", 600, None)):
+    for store in (Memory(600, 1 << 20), FileStore(str(tmp_path), "v1", 600, None)):
         records = {number: number.to_bytes(2, "little") * (number % 50 + 1) for number in range(600)}
         children = []
         for part in range(3):
@@ -208,7 +208,7 @@ def test_lock_held_by_a_thread_at_fork_does_not_block_the_child(make: Callable[[
 
 def test_two_stores_of_one_file_take_turns_in_a_process(tmp_path: Path) -> None:
     one, other = folder(tmp_path), folder(tmp_path)
-    with one._turn() as alone, other._turn() as another, Folder(str(tmp_path), "v2", 8, LIMIT)._turn() as elsewhere:
+    with one._turn() as alone, other._turn() as another, FileStore(str(tmp_path), "v2", 8, LIMIT)._turn() as elsewhere:
         assert (alone, another, elsewhere) == (True, False, True)
     with other._turn() as alone:
         assert alone

@@ -48,7 +48,7 @@ MODULES = {
     "stoker.collate._leaves.stacking": "stoker.collate.stacking",
     "stoker.collate.convert": "stoker.collate.default",
     "stoker.datasets._cache": "stoker.datasets",
-    "stoker.datasets._cache.sample_pickle": "stoker.datasets.cache_store",
+    "stoker.datasets._cache.sample_pickle": "stoker.datasets.sample_record",
     "stoker.datasets._cache.store": "stoker.datasets.cache_store",
     "stoker.datasets._stream": "stoker.datasets",
     "stoker.datasets._stream.fingerprint": "stoker.datasets.fingerprint",

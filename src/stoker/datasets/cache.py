@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import operator
 import os
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from stoker._core.worker_info import current
 from stoker.datasets.base import Dataset, is_stream
-from stoker.datasets.cache_store import Folder, Memory, Store, loaded, pickled
+from stoker.datasets.cache_store import Folder, Memory, Store
 from stoker.datasets.combining import become_stream, checked, positive, shard_of, shards_of
 from stoker.datasets.gather import describe
 from stoker.datasets.read_again import ReadAgain
+from stoker.datasets.sample_record import is_pickle, recorded, sample_of
 from stoker.datasets.stream import State, Stream, StreamIterator, count, part
 from stoker.datasets.worker_share import resume_and_report
 
 T = TypeVar("T")
 
 _CHUNK = 1 << 22
-"""Bytes of pickled samples that a stream stores together."""
+"""Bytes of samples that a stream stores together."""
 _CHUNKS = 1 << 16
 """Chunks of a stream that are stored at most: 256 GiB of each shard."""
 
@@ -28,16 +28,20 @@ _CHUNKS = 1 << 16
 class CacheDataset(Dataset[T]):
     """The samples of a dataset, each made once and then cached.
 
-    The cache holds pickles: each access returns a new object, which may be changed. A sample stays as it was first
-    made, so put random augmentation above the cache, and slow, deterministic work below it. Nothing is evicted: samples
-    that do not fit are made again each time. (An epoch visits each sample once, so eviction would only replace a cached
-    sample by one that is needed no sooner.)
+    Each access returns a new object, which may be changed. A sample stays as it was first made, so put random
+    augmentation above the cache, and slow, deterministic work below it. Nothing is evicted: samples that do not fit are
+    made again each time. (An epoch visits each sample once, so eviction would only replace a cached sample by one that
+    is needed no sooner.)
 
     `memory` is shared by all workers, forked or clean, in all epochs, and is freed with the last process that uses it.
     `folder` outlives them: it holds one file for each `key`, which jobs on the same machine may share, and which stays
     until you delete it. Any number of processes read and write at once, without waiting for each other, and may be
-    killed at any moment: a sample is found complete or not at all, on disk too (by a checksum). Use a local disk and a
-    folder that only you can write to: reading a pickle executes its content.
+    killed at any moment: a sample is found complete or not at all, on disk too (by a checksum). Use a local disk.
+
+    Samples on disk are no pickles if they are None, numbers, texts, bytes, NumPy arrays, tensors, and tuples, lists and
+    dicts of them: reading them executes nothing, so several users may share the folder, and each reads the files that
+    the system lets it read. Other samples are pickled, into a folder `pickles` within `folder`, of mode 700. A folder
+    or file of another user than root is refused for them.
 
     Over a stream, the result is a stream. The first pass stores the samples in chunks of 4 MiB, each with the source's
     state after it. The next pass reads the chunks, and after them the source, because the first pass may have been
@@ -52,7 +56,8 @@ class CacheDataset(Dataset[T]):
         folder: the folder for samples on disk; created if it does not exist.
         key: names the version of the samples, for instance "photos of May, 224 pixels". Change it when the data or the
             code below has changed, and the samples are made again. The dataset's length counts too.
-        disk: the maximum size of the file of this key (and of each shard of a stream), in bytes; None for no limit.
+        disk: the maximum size of the file of this key (and of each shard of a stream), in bytes; None for no limit. A
+            file of pickles has this size besides.
 
     Raises:
         TypeError: `dataset` is not a dataset or has no length, or another argument has a wrong type. At access: a
@@ -61,6 +66,7 @@ class CacheDataset(Dataset[T]):
             `memory` or `disk` is too small.
         MemoryLimitError: the machine or the container has less memory available than `memory`.
         OSError: the folder cannot be used.
+        FolderOwnerError: at access, a sample can only be pickled, and the folder belongs to another user.
         RuntimeError: at access, a sample on disk cannot be unpickled: its class has changed.
         ShardingError: while iterating, the stream calls `get_worker_info()` although the loader divides it: the share
             of one worker would be stored as the whole.
@@ -115,7 +121,7 @@ class CacheDataset(Dataset[T]):
         data = None if number is None else self._find(number)
         if data is None:
             return self._keep(number, self.dataset[index])
-        sample: T = loaded(data, number)
+        sample: T = sample_of(data, number)
         return sample
 
     def describe(self, index: Any) -> Any:
@@ -144,7 +150,7 @@ class CacheDataset(Dataset[T]):
                 )
             rest = iter(fetched)
             return [
-                self._keep(number, next(rest)) if data is None else loaded(data, number)
+                self._keep(number, next(rest)) if data is None else sample_of(data, number)
                 for number, data in zip(numbers, stored, strict=True)
             ]
 
@@ -176,7 +182,7 @@ class CacheDataset(Dataset[T]):
 
     def _keep(self, number: int | None, sample: T) -> T:
         if number is not None:
-            data = pickled(sample, number)
+            data = recorded(sample, number, plain=self.folder is not None)
             for store in self._stores:
                 store.put(number, data)
         return sample
@@ -229,7 +235,9 @@ class _Cached(StreamIterator[T]):
         self._behind: tuple[State, bool] | None = None  # the source's state after the chunk, and whether it is the end
         data = self._store.get(self._chunk) if self._sound else None
         if data is not None:
-            before, samples, behind = loaded(data, self._chunk)
+            before, samples, behind = sample_of(data, self._chunk)
+            if not is_pickle(data) and any(map(is_pickle, samples)):  # not written by this class
+                samples, behind = [], None
             if before == self._before:  # else another pass has cut the stream differently
                 self._samples, self._behind, self._source = samples, behind, None
         if self._behind is None and self._source is None:
@@ -250,7 +258,7 @@ class _Cached(StreamIterator[T]):
         while self._behind is not None:
             if self._given < len(self._samples):
                 self._given += 1
-                sample: T = loaded(self._samples[self._given - 1], self._before + self._given - 1)
+                sample: T = sample_of(self._samples[self._given - 1], self._before + self._given - 1)
                 return sample
             self._leave(*self._behind)
         return self._make()
@@ -269,7 +277,7 @@ class _Cached(StreamIterator[T]):
         source = self._open() if self._source is None else self._source  # not open if opening failed before
         try:
             sample: T = next(source)
-            data = pickled(sample, self._before + self._given)
+            data = recorded(sample, self._before + self._given)
         except StopIteration:
             self._finish(ended=True)
             raise
@@ -288,7 +296,8 @@ class _Cached(StreamIterator[T]):
         assert self._source is not None
         self._behind = self._source.state_dict(), ended
         if self._sound:
-            self._store.put(self._chunk, pickle.dumps((self._before, self._samples, self._behind), protocol=5))
+            plain = not any(map(is_pickle, self._samples))
+            self._store.put(self._chunk, recorded((self._before, self._samples, self._behind), self._chunk, plain))
 
     def state_dict(self) -> State:
         state: State = {"chunk": self._chunk, "before": self._before, "given": max(self._given, self._skip)}

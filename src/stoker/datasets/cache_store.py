@@ -20,9 +20,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import io
 import os
-import pickle
+import stat
 import struct
 import sys
 import time
@@ -34,12 +33,14 @@ from typing import Any
 
 from stoker._core.machine.memory import available
 from stoker._core.machine.reserve import anonymous, kept_free
-from stoker.errors import MemoryLimitError
+from stoker.datasets.sample_record import is_pickle
+from stoker.errors import FolderOwnerError, MemoryLimitError
 
 if sys.platform != "win32":
     import fcntl
+    import pwd
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _HEAD = struct.Struct("<Q")
 _SLOT = struct.Struct("<QII")
@@ -200,8 +201,10 @@ class Memory(Store):
         return True
 
 
-class Folder(Store):
+class FileStore(Store):
     """A store in a file that outlives the process and that other jobs on the machine may share.
+
+    Where another user owns the file, it may be one that can only be read: then no record is kept.
 
     Args:
         folder: created if it does not exist.
@@ -211,29 +214,117 @@ class Folder(Store):
 
     Raises:
         ValueError: the slots alone take more than `limit`.
-        OSError: the file cannot be created or written.
+        OSError: the file cannot be created or read.
     """
 
     def __init__(self, folder: str, identity: object, slots: int, limit: int | None) -> None:
         if limit is not None:
             _check_limit("disk", limit, slots)
-        folder = os.path.abspath(folder)
-        name = hashlib.sha256(repr((FORMAT_VERSION, identity, slots)).encode()).hexdigest()[:32]
-        path = os.path.join(folder, f"{name}.samples")
+        self._folder = folder = os.path.abspath(folder)
+        self._name = hashlib.sha256(repr((FORMAT_VERSION, identity, slots)).encode()).hexdigest()[:32] + ".samples"
+        self._arguments = (folder, identity, slots, limit)
+        path, flags = os.path.join(folder, self._name), os.O_CLOEXEC | os.O_NOFOLLOW
+        self._may_write = True
         try:
             os.makedirs(folder, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            raise OSError(
-                error.errno,
-                f"{error.strerror}: CacheDataset cannot write to its folder, and has left nothing there",
-                folder,
-            ) from None
-        super().__init__(file, slots, limit)
-        self._arguments = (folder, identity, slots, limit)
+            if not os.path.exists(path):
+                raise OSError(
+                    error.errno,
+                    f"{error.strerror}: CacheDataset cannot write to its folder, and has left nothing there",
+                    folder,
+                ) from None
+            descriptor, self._may_write = os.open(path, flags | os.O_RDONLY), False
+        super().__init__(descriptor, slots, limit)
+
+    def put(self, number: int, data: bytes) -> None:
+        """Keeps a record, if it fits, the lock is free within about 10 ms, and the file can be written."""
+        if self._may_write:
+            super().put(number, data)
 
     def __reduce__(self) -> Any:
-        return Folder, self._arguments
+        return type(self), self._arguments
+
+
+class Folder(FileStore):
+    """A store of the records of samples, whose folder others may write to.
+
+    Records without pickle lie in a file in the folder. Pickles lie in a folder `pickles` in it, of mode 700, and are
+    read and written only where both folders and the file belong to this user or to root.
+
+    Args: as of `FileStore`.
+    """
+
+    _pickles: Store | None = None
+
+    def get(self, number: int) -> bytes | None:
+        """Returns a record, or None if it is missing or incomplete, or a pickle that another user may have written."""
+        data = super().get(number)
+        if data is not None and not is_pickle(data):
+            return data
+        with contextlib.suppress(OSError):
+            self._pickles = self._pickles or self._private(create=False)
+        return None if self._pickles is None else self._pickles.get(number)
+
+    def put(self, number: int, data: bytes) -> None:
+        """Keeps a record, as `FileStore` does.
+
+        Raises:
+            FolderOwnerError: the record is a pickle, and another user owns the folder, or may write to the file.
+        """
+        if not is_pickle(data):
+            super().put(number, data)
+            return
+        self._pickles = self._pickles or self._private(create=True)
+        self._pickles.put(number, data)
+
+    def _private(self, *, create: bool) -> Store:
+        """Returns the store of pickles."""
+        _check_owner(self._folder, os.stat(self._folder))
+        path = os.path.join(self._folder, "pickles")
+        if create:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            status = os.fstat(folder)
+            _check_owner(path, status)
+            if status.st_mode & 0o077:
+                os.fchmod(folder, 0o700)
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+            descriptor = os.open(self._name, flags, 0o600, dir_fd=folder)
+        finally:
+            os.close(folder)
+        try:
+            _check_owner(os.path.join(path, self._name), os.fstat(descriptor))
+        except FolderOwnerError:
+            os.close(descriptor)
+            raise
+        return Store(descriptor, self._slots, self._limit)
+
+
+def _check_owner(path: str, status: os.stat_result) -> None:
+    """Checks that no other user may have written a file, or may exchange what is in a folder.
+
+    Raises:
+        FolderOwnerError: another user may have.
+    """
+    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISDIR(status.st_mode)
+    if status.st_uid not in (os.geteuid(), 0) or shared:
+        raise FolderOwnerError(
+            f"samples of this dataset can be cached only as pickles, and {path} "
+            f"{'can be written by other users' if shared else f'belongs to {_user(status.st_uid)}'}: reading a pickle "
+            "executes its content. Give CacheDataset a folder of your own, or make samples of arrays, numbers, texts, "
+            "bytes, tuples, lists and dicts, which need no pickle."
+        )
+
+
+def _user(number: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(number).pw_name} ({number})"
+    except KeyError:
+        return f"user {number}"
 
 
 def _checksum(number: int, data: bytes) -> int:
@@ -262,46 +353,3 @@ def _check_memory(limit: int) -> None:
 def _spare() -> int:
     memory = available()
     return max(0, memory.bytes - kept_free(memory.limit))
-
-
-class _SamplePickler(pickle.Pickler):
-    """Pickles only the values that a tensor shows. Torch would pickle the entire memory of which it is a view."""
-
-    def reducer_override(self, value: Any) -> Any:
-        torch: Any = sys.modules.get("torch")
-        if type(value) is not getattr(torch, "Tensor", None) or value.layout is not torch.strided:
-            return NotImplemented
-        if value.untyped_storage().nbytes() <= value.nbytes:
-            return NotImplemented
-        return value.detach().clone().requires_grad_(value.requires_grad).__reduce_ex__(5)
-
-
-def pickled(sample: Any, number: int) -> bytes:
-    """Returns the pickle of a sample.
-
-    Raises:
-        TypeError: the sample cannot be pickled.
-    """
-    buffer = io.BytesIO()
-    try:
-        _SamplePickler(buffer, protocol=5).dump(sample)
-        return buffer.getvalue()
-    except Exception as error:
-        raise TypeError(
-            f"sample {number} ({type(sample).__name__}) cannot be cached, because it cannot be pickled: {error}. Put "
-            "the cache below the step that makes it unpicklable."
-        ) from error
-
-
-def loaded(data: bytes, number: int | None) -> Any:
-    """Returns the sample, or another cached object, from its pickle.
-
-    Raises:
-        RuntimeError: the data cannot be unpickled.
-    """
-    try:
-        return pickle.loads(data)
-    except Exception as error:
-        raise RuntimeError(
-            f"sample {number} was cached, but cannot be unpickled: {error}. If its class has changed since, change key="
-        ) from error

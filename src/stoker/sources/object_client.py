@@ -15,6 +15,7 @@ from random import uniform
 from typing import Any, TypeVar
 
 from stoker.errors import FileChangedError, MissingExtraError
+from stoker.sources.aws_profile import with_profile
 from stoker.sources.per_process import PerProcess
 from stoker.sources.storage import (
     GUIDE,
@@ -320,6 +321,7 @@ def _made(options: Options, place: ObjectURL) -> Any:
         ) from error
     client = dict(options.client)
     config = with_vendor_settings(place.kind, options.store, os.environ)
+    credentials = with_profile(config, os.environ) if place.kind == "s3" else {}
     endpoints = [value for name, value in config.items() if "endpoint" in name or "url" in name]
     if not endpoints:
         endpoints = list(filter(None, map(os.environ.get, _ENDPOINTS[place.kind])))
@@ -334,7 +336,8 @@ def _made(options: Options, place: ObjectURL) -> Any:
             return store.HTTPStore(place.root, **common)
         if place.kind == "az":
             return store.AzureStore(place.root, config=config, **common)
-        return (store.S3Store if place.kind == "s3" else store.GCSStore)(place.root, config=config, **common)
+        kind = store.S3Store if place.kind == "s3" else store.GCSStore
+        return kind(place.root, config=config, **common, **credentials)
     except exceptions.UnknownConfigurationKeyError:
         kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[place.kind]
         unknown = [name for name, value in config.items() if not _is_known(kind, name, value)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
 
 import pytest
@@ -40,3 +42,11 @@ def test_names_do_not_change_with_the_number_of_workers() -> None:
     report = stoker.DataLoader(Breaks(), output="numpy").report().as_dict()
     found = metrics_of({**report, "memory": {"4 workers": 7, "helper process": 8}})
     assert (found["stoker/memory/workers"], found["stoker/memory/helper_process"]) == (7, 8)
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow", "prometheus", "opentelemetry"])
+def test_every_tracker_takes_a_step_or_none(tracker: str) -> None:
+    module = importlib.import_module(f"stoker.integrations.trackers.{tracker}")
+    (kind,) = (value for name, value in vars(module).items() if name.endswith("Metrics"))
+    source, step = list(inspect.signature(kind.log).parameters.values())[1:]
+    assert (source.name, step.name, step.default) == ("source", "step", None)

@@ -276,3 +276,20 @@ def test_report_covers_two_iterators_at_once() -> None:
         pass
     report = loader.report()
     assert (report.epoch.delivered, report.total.delivered, report.epochs) == (12, 48, 4)
+
+
+@pytest.mark.parametrize("limit", [{"batch_size": 4}, {"max_tokens": 12}], ids=str)
+def test_batches_that_a_sampler_returns_by_number_are_counted(limit: dict[str, int]) -> None:
+    def loader() -> stoker.DataLoader[Any]:
+        sampler = stoker.BucketBatchSampler([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], **limit)
+        return stoker.DataLoader(range(10), batch_sampler=sampler, output="numpy", seed=1)
+
+    first = loader()
+    given = len(next(iter(first)))
+    counts = first.report().epoch
+    assert (counts.planned, counts.delivered, counts.not_requested) == (10, given, 10 - given)
+    resumed = loader()
+    resumed.load_state_dict(first.state_dict())
+    assert sum(map(len, resumed)) == 10 - given
+    counts = resumed.report().epoch
+    assert (counts.planned, counts.delivered, counts.not_requested) == (10 - given, 10 - given, 0)

@@ -3,7 +3,7 @@
 metrics = OpenTelemetryMetrics(opentelemetry.metrics.get_meter("training"))
 loader = stoker.DataLoader(..., on_event=metrics.on_event)
 ...
-metrics.log(loader)
+metrics.log(loader, step)
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class OpenTelemetryMetrics:
         self._gauges: dict[str, Any] = {}
         self._events = meter.create_counter(f"{prefix}.events", description="events of Stoker's loader")
 
-    def log(self, source: Any) -> None:
-        """Sets the gauges to the figures of a loader, a report or a profile."""
+    def log(self, source: Any, step: int | None = None) -> None:
+        """Sets the gauges to the figures of a loader, a report or a profile. It knows times, and no `step`."""
         for name, value in metrics_of(source, self._prefix).items():
             gauge = self._gauges.get(name)
             if gauge is None:

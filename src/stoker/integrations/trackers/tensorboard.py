@@ -28,9 +28,9 @@ class TensorBoardMetrics:
         self._writer, self._prefix = writer, prefix
         self._step = 0
 
-    def log(self, source: Any, step: int) -> None:
-        """Writes the figures of a loader, a report or a profile at a step of the training."""
-        self._step = step
+    def log(self, source: Any, step: int | None = None) -> None:
+        """Writes the figures of a loader, a report or a profile at a step of the training; None for the last one."""
+        self._step = step = self._step if step is None else step
         for name, value in metrics_of(source, self._prefix).items():
             self._writer.add_scalar(name, value, step)
 

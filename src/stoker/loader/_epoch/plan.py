@@ -5,6 +5,7 @@ The file is long because the plans of all kinds of loaders have one interface, a
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 from collections import Counter, deque
@@ -233,6 +234,20 @@ class BatchesPlan(_Numbered):
             last = self._share.n - 1
             position += again * (operator.index(self._batches.position(last)) + len(self._batches.batch(last)))
         return Step(self._batches.batch(number), position, self._worker(k), self._first + k)
+
+    @property
+    def samples(self) -> int | None:
+        """Returns the number of samples; None with several ranks, of whose batches each would have to be made."""
+        share = self._share
+        if share.world.size > 1:
+            return None
+        if not len(share):
+            return 0
+        last = share.n - 1
+        with contextlib.suppress(Exception):  # of a sampler of the user's: raised where its batch is due
+            end = operator.index(self._batches.position(last)) + len(self._batches.batch(last))
+            return end - operator.index(self._batches.position(share.begin))
+        return None
 
 
 class Endless:

@@ -15,11 +15,11 @@ from stoker.datasets.base import Dataset
 from stoker.datasets.combining import absolute
 from stoker.errors import ShardError, ShardIndexError
 from stoker.sources.per_process import OpenFiles
-from stoker.sources.places import Place, places_of
+from stoker.sources.places import Place, expand_braces, places_of
 from stoker.sources.storage import Version, opened_all
 from stoker.sources.storage_of import storage_of
 from stoker.sources.tar.decode import Decoder, SampleDecoder
-from stoker.sources.tar.foreign_index import foreign_index, wids_shards
+from stoker.sources.tar.foreign_index import AllowedPlaces, foreign_index, wids_shards
 from stoker.sources.tar.index import Folder, ShardIndex, index_of, local_place
 from stoker.sources.tar.members import BLOCK, SMALL_WINDOW, MemberReader, read_sample, warn_of_no_end
 from stoker.sources.urls import hub_fingerprint, is_remote, shown
@@ -52,9 +52,12 @@ class TarDataset(Dataset[Any]):
         cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
+        allowed_hosts: hosts (`data.example.com`), buckets (`s3://bucket`) or repositories of the Hub that a wids index
+            may name. Those of the given places, and folders of the given places, are allowed.
 
     Raises:
         FileNotFoundError: a path or pattern leads to no file.
+        PlaylistError: a wids index names a shard on another host, or outside of its folder.
         ValueError: there are no shards, or no samples in them.
         ShardError: a shard is truncated or damaged.
         ShardIndexError: an index does not belong to its shard.
@@ -81,9 +84,10 @@ class TarDataset(Dataset[Any]):
         storage_options: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | None = None,
+        allowed_hosts: Iterable[str] = (),
     ) -> None:
         self._decoder = SampleDecoder(decode, transform)
-        self._places, self._claims = _shards_of(places_of(shards, "shards", storage_options))
+        self._places, self._claims = _shards_of(places_of(shards, "shards", storage_options), allowed_hosts)
         self.shards = [shown(path) for path in self._places]
         storage = storage_of(self._places, storage_options, cache, cache_size)
         self._files = OpenFiles(storage)
@@ -195,15 +199,19 @@ class TarDataset(Dataset[Any]):
         )
 
 
-def _shards_of(places: list[str]) -> tuple[list[str], dict[str, int]]:
+def _shards_of(places: list[str], allowed_hosts: Iterable[str]) -> tuple[list[str], dict[str, int]]:
     """Returns the shards, and for those that a wids index names, the number of samples that it gives."""
     shards: list[str] = []
     claims: dict[str, int] = {}
+    allowed = AllowedPlaces(places, allowed_hosts)
     for place in places:
         named = wids_shards(place) if place.endswith(".json") and not is_remote(place) else None
         if named is None:
             shards.append(place)
             continue
         claims |= dict(named)
-        shards += places_of([path for path, _ in named], "shards of a wids index")
+        allowed.check([url for text, _ in named for url in expand_braces(text) if is_remote(url)], place)
+        files = places_of([path for path, _ in named], "shards of a wids index")
+        allowed.check(files, place)
+        shards += files
     return shards, claims

@@ -17,15 +17,16 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
-from stoker.errors import ShardError, ShardIndexError
+from stoker.errors import PlaylistError, ShardError, ShardIndexError
 from stoker.sources.per_process import Once
 from stoker.sources.storage import File, Storage
 from stoker.sources.tar.index import Folder, ShardIndex, existing_index
 from stoker.sources.tar.members import is_of_a_sample, padded, warn_of_no_end
-from stoker.sources.urls import is_remote, shown
+from stoker.sources.urls import hub_place, is_on_hub, is_remote, parsed, shown
 
 
 def foreign_index(path: str, file: File) -> ShardIndex | None:
@@ -117,8 +118,8 @@ def _begins(members: Iterable[tuple[int, int, Any]]) -> list[int]:
 
 
 def wids_shards(path: str) -> list[tuple[str, int]] | None:
-    """Returns the shards that a wids index names, as paths beside it, with their numbers of samples; None if the JSON
-    file is no such index.
+    """Returns the shards that a wids index names, as paths beside it or URLs, with their numbers of samples; None if
+    the JSON file is no such index.
 
     Raises:
         ValueError: the file is not JSON, or an entry has no path or number.
@@ -130,9 +131,66 @@ def wids_shards(path: str) -> list[tuple[str, int]] | None:
         return None
     folder = os.path.dirname(path)
     try:
-        return [(os.path.join(folder, entry["url"]), int(entry["nsamples"])) for entry in content["shardlist"]]
+        entries = [(entry["url"], int(entry["nsamples"])) for entry in content["shardlist"]]
+        return [(url if is_remote(url) else os.path.join(folder, url), count) for url, count in entries]
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: an entry of its shard list lacks 'url' or 'nsamples' ({error!r})") from None
+
+
+class AllowedPlaces:
+    """The places that a playlist may name: folders and hosts that the user has named.
+
+    Args:
+        given: places that the user gave, the playlist among them: their folders and hosts are allowed.
+        allowed_hosts: others, as `TarDataset` takes them.
+    """
+
+    def __init__(self, given: Iterable[str], allowed_hosts: Iterable[str]) -> None:
+        if isinstance(allowed_hosts, str):
+            raise TypeError(f"allowed_hosts is a text, expected a list of hosts: [{allowed_hosts!r}]")
+        self._hosts = {_host_of(host) if is_remote(host) else host.lower() for host in allowed_hosts}
+        self._folders = set()
+        for place in given:
+            if is_remote(place):
+                self._hosts.add(_host_of(place))
+            else:
+                self._folders.add(os.path.dirname(os.path.abspath(place)))
+
+    def check(self, places: Iterable[str], playlist: str) -> None:
+        """Checks places that a playlist names.
+
+        Raises:
+            PlaylistError: one is not allowed.
+        """
+        for place in places:
+            if is_remote(place):
+                if _host_of(place) not in self._hosts:
+                    raise PlaylistError(
+                        f"{playlist} names {shown(place)}, whose host neither the playlist nor another of the given "
+                        f"places is on. If it is right, allow it: allowed_hosts=[{_host_of(place)!r}]"
+                    )
+            elif not any(_is_below(place, folder) for folder in self._folders):
+                raise PlaylistError(
+                    f"{playlist} names {place}, which lies outside of the playlist's folder. If it is right, pass the "
+                    "shards themselves, or move the playlist into a folder above them (allowed_hosts= is for URLs)."
+                )
+
+
+def _host_of(place: str) -> str:
+    """Returns the host of a URL as `host:port`, or the bucket as `s3://bucket`, or the repository of the Hub."""
+    if is_on_hub(place):
+        hub = hub_place(place)
+        return f"hf://{hub.repository}" if hub.kind == "model" else f"hf://{hub.kind}s/{hub.repository}"
+    url = parsed(place)
+    if url.kind == "http":
+        return urlsplit(shown(place)).netloc.lower()
+    return f"{url.kind}://{url.root}" + (f"@{url.account}" if url.account else "")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    if ".." in path.split(os.sep):  # which may lead through a link
+        path, folder = os.path.realpath(path), os.path.realpath(folder)
+    return os.path.commonpath([os.path.abspath(path), folder]) == folder
 
 
 def check_no_end(path: str, file: File, storage: Storage, folder: Folder | None, once: Once) -> None:
