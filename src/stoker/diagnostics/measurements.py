@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, NamedTuple
 
 from stoker._core.machine.gpu_activity import GpuSample, busy_between, used_gpus
@@ -59,6 +60,7 @@ class MeasuredLoader:
         made: how many loaders there were.
         works: batches made, of each epoch that started workers a list. Of many, a part.
         sizes: bytes of some batches.
+        sampled: seconds inside the sampler.
         noted: notes of the samples of some epochs, as they were written.
         faults: of its samples and workers.
     """
@@ -68,6 +70,7 @@ class MeasuredLoader:
     made: int = 1
     works: list[list[MadeBatch]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    sampled: float = 0.0
     noted: list[dict[str, Any]] = field(default_factory=list)
     faults: FaultLog = field(default_factory=FaultLog)
 
@@ -95,12 +98,14 @@ class MeasuredLoader:
         batches = count = 0
         peak = 0
         busy: list[tuple[float, float]] = []
+        waits: list[float] = []
         on_gpus = used_gpus(gpus)  # once: there may be very many epochs
         for epoch in self.epochs:
             spent += epoch.until - epoch.begun
             waited += epoch.ready - epoch.begun + sum(span.waited for span in epoch.spans)
             batches += sum(span.batches for span in epoch.spans)
             count += sum(span.samples for span in epoch.spans)
+            waits += [span.waited for span in epoch.spans[1:] if span.batches]
             if epoch.spans:
                 late = epoch.spans[0].got - epoch.begun
                 first = max(first, late)
@@ -122,6 +127,7 @@ class MeasuredLoader:
             self.about, self.made, len(self.epochs), batches, count, spent, waited, first, steady, steady_waited, cpu,
             peak, restarts, making, used / (used + idle) if used else None, max(0.0, used - cpu) / (used + idle or 1.0),
             sum(share * time for share, time in busy) / sum(time for _, time in busy) if busy else None,
+            self.sampled, sum(sorted(waits)[-(len(waits) // 20 or 1) :]), median(self.sizes) if self.sizes else 0,
         )  # fmt: skip
 
 
@@ -149,6 +155,9 @@ class LoaderSummary:
             programs; None if it is not known.
         others: of it, by other programs.
         gpu: share of the time in which the GPUs of the program were busy, by the driver; None if unknown.
+        sampled: of `waited`, inside the sampler.
+        long_waits: of `steady_waited`, the twentieth of the waits that are longest.
+        size: bytes of a batch; 0 if unknown.
     """
 
     about: dict[str, Any]
@@ -168,6 +177,9 @@ class LoaderSummary:
     machine: float | None = None
     others: float = 0.0
     gpu: float | None = None
+    sampled: float = 0.0
+    long_waits: float = 0.0
+    size: float = 0
 
     @property
     def rate(self) -> float:
@@ -267,13 +279,16 @@ class Measurements:
         elif "enough" in record:
             self.enough = record["enough"] if self.enough is None else self.enough
         elif "made" in record:
-            work = MadeBatch(record["begun"], record["seconds"], record["cpu"], self._processes[file]["pid"])
+            pid = self._processes[file]["pid"]
+            work = MadeBatch(record["begun"], record["seconds"], record["cpu"], pid, record.get("collated"))
             self._works.setdefault(record["made"], []).append(work)
         elif "fault" in record:
             marked = self._marked.get(record["mark"])
             (self if marked is None else marked).faults.heed(record)
         elif "bytes" in record:
             self._loaders[file, record["loader"]].sizes.append(record["bytes"])
+        elif "sampled" in record:
+            self._loaders[file, record["loader"]].sampled += record["sampled"]
         elif "noted" in record:
             self._loaders[file, record["loader"]].noted.append(record)
         elif "epoch" in record:
