@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stoker._core.protocol import is_ours
@@ -289,6 +289,35 @@ def time_plan(plan: Any, add: Callable[[float], object]) -> None:
     for name in ("next", "upcoming", "advance"):
         if hasattr(plan, name):
             setattr(plan, name, timed(getattr(plan, name)))
+
+
+class _SamplerClock(Observer):
+    """Does what another observer does, and times the samplers of the epochs that begin.
+
+    Args:
+        inner: the other one.
+        add: is given seconds.
+    """
+
+    def __init__(self, inner: Observer, add: Callable[[float], object]) -> None:
+        self._add = add
+        self.iterate, self.next, self.make, self.event = inner.iterate, inner.next, inner.make, inner.event  # type: ignore[method-assign]
+        self._plan = inner.plan
+
+    def plan(self, iterator: Any, plan: Any, ahead: Any) -> None:
+        time_plan(plan, self._add)
+        self._plan(iterator, plan, ahead)
+
+
+@contextlib.contextmanager
+def sampler_timed(add: Callable[[float], object]) -> Iterator[None]:
+    """Gives `add` the seconds inside the samplers of those epochs of Stoker's loaders that begin meanwhile."""
+    before = observe(None)
+    observe(_SamplerClock(before or Observer(), add))
+    try:
+        yield
+    finally:
+        observe(before)
 
 
 def _site(made: Any = None) -> str:

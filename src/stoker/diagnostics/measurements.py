@@ -94,7 +94,7 @@ class MeasuredLoader:
                 of batches in workers are left out, too.
             gpus: samples of the GPUs.
         """
-        waited = first = steady_waited = steady = spent = cpu = used = idle = 0.0
+        waited = first = steady_waited = steady = spent = cpu = used = idle = ends = 0.0
         batches = count = 0
         peak = 0
         busy: list[tuple[float, float]] = []
@@ -105,6 +105,7 @@ class MeasuredLoader:
             waited += epoch.ready - epoch.begun + sum(span.waited for span in epoch.spans)
             batches += sum(span.batches for span in epoch.spans)
             count += sum(span.samples for span in epoch.spans)
+            ends += sum(span.waited for span in epoch.spans[1:] if not span.batches)
             waits += [span.waited for span in epoch.spans[1:] if span.batches]
             if epoch.spans:
                 late = epoch.spans[0].got - epoch.begun
@@ -127,7 +128,7 @@ class MeasuredLoader:
             self.about, self.made, len(self.epochs), batches, count, spent, waited, first, steady, steady_waited, cpu,
             peak, restarts, making, used / (used + idle) if used else None, max(0.0, used - cpu) / (used + idle or 1.0),
             sum(share * time for share, time in busy) / sum(time for _, time in busy) if busy else None,
-            self.sampled, sum(sorted(waits)[-(len(waits) // 20 or 1) :]), median(self.sizes) if self.sizes else 0,
+            self.sampled, ends, sum(sorted(waits)[-(len(waits) // 20 or 1) :]), median(self.sizes) if self.sizes else 0,
         )  # fmt: skip
 
 
@@ -156,6 +157,7 @@ class LoaderSummary:
         others: of it, by other programs.
         gpu: share of the time in which the GPUs of the program were busy, by the driver; None if unknown.
         sampled: of `waited`, inside the sampler.
+        ends: of `steady_waited`, after the last batch of each epoch, in which workers end.
         long_waits: of `steady_waited`, the twentieth of the waits that are longest.
         size: bytes of a batch; 0 if unknown.
     """
@@ -178,6 +180,7 @@ class LoaderSummary:
     others: float = 0.0
     gpu: float | None = None
     sampled: float = 0.0
+    ends: float = 0.0
     long_waits: float = 0.0
     size: float = 0
 

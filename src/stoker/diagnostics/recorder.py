@@ -258,7 +258,7 @@ def described(loader: Any) -> dict[str, Any]:
     dataset = _attribute(loader, "dataset")
     settings = {name: _attribute(loader, name) for name in DESCRIBED}
     settings["context"] = _context(loader)
-    settings["sampler"] = _sampler(loader)
+    settings["sampler"] = sampler_of(loader)
     plain = {name: value if isinstance(value, int | str) else None for name, value in settings.items()}
     is_stream = _attribute(loader, "_dataset_kind") == 1
     return {"dataset": type(dataset).__name__, "class": type(loader).__name__, "stream": is_stream, **plain}
@@ -269,7 +269,7 @@ def _context(loader: Any) -> str | None:
     return context if isinstance(context, str) else _attribute(context, "_name")
 
 
-def _sampler(loader: Any) -> str | None:
+def sampler_of(loader: Any) -> str | None:
     """Returns the class of the sampler whose order the batches have."""
     for name in ("batch_sampler", "sampler"):
         kind = type(_attribute(loader, name)).__name__

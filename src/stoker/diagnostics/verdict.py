@@ -145,7 +145,7 @@ class _Figures:
         self.own = (loader.spent - loader.waited) / max(1, loader.batches)  # the loop's step, for each batch
         self.busy = loader.cpu / loader.spent / min(cpus, quota)
         self.used = max(self.busy, loader.machine or 0.0)
-        self.firsts = loader.waited - loader.steady_waited
+        self.firsts = loader.waited - loader.steady_waited + loader.ends
         self.late = self.firsts / max(1, loader.epochs)
         self.is_single = are_single(loader.batches, loader.epochs)
         self.is_crowded = loader.machine is not None and loader.machine >= BUSY and loader.others >= OTHERS
@@ -161,7 +161,8 @@ class _Figures:
         firsts, waited = self.firsts, self.loader.waited
         if firsts >= NEARLY * waited:
             return True
-        return firsts > MOSTLY * waited and (self.is_made_anew or self.loader.steady_share < WAITING_SHARE)
+        steady = (self.loader.steady_waited - self.loader.ends) / max(self.loader.steady, 1e-9)
+        return firsts > MOSTLY * waited and (self.is_made_anew or steady < WAITING_SHARE)
 
     @cached_property
     def part(self) -> float:
