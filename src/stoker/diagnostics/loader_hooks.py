@@ -276,17 +276,17 @@ def time_plan(plan: Any, add: Callable[[float], object]) -> None:
     """Gives `add` the seconds that a plan of Stoker's takes to tell the next indices: the sampler's time."""
     clock = time.perf_counter
 
-    def timed(original: Callable[[], Any]) -> Callable[[], Any]:
-        def call() -> Any:
+    def timed(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
             begun = clock()
             try:
-                return original()
+                return original(*args)
             finally:
                 add(clock() - begun)
 
         return call
 
-    for name in ("next", "upcoming", "advance"):
+    for name in ("walk", "next", "upcoming", "advance"):
         if hasattr(plan, name):
             setattr(plan, name, timed(getattr(plan, name)))
 

@@ -134,6 +134,11 @@ def cause_and_change(loader: LoaderSummary, cpus: int, quota: float = math.inf) 
     return cause, change
 
 
+def are_computing(loader: LoaderSummary, cpus: int) -> bool:
+    """Returns whether making batches takes most of the CPU time that it could have."""
+    return _Figures(loader, cpus, math.inf).computing > OFF_CPU
+
+
 class _Figures:
     """The figures of a loader, and what follows from them."""
 
@@ -314,7 +319,7 @@ def _hand_over(known: _Figures) -> str | None:
     if not known.workers or making is None or known.making_share >= MAKING:
         return None
     said = f"workers make batches {known.making_share:.0%} of their time"
-    if making.seconds < HAND_OVER_SECONDS:
+    if making.seconds < HAND_OVER_SECONDS and known.loader.size < LARGE:
         return (
             f"Make larger batches, or pass num_workers=0: a batch takes {1e3 * making.seconds:.2g} ms to make, less "
             "than handing it over from a worker usually does."
@@ -375,9 +380,7 @@ def _few_workers(known: _Figures) -> str | None:
     cpus, making, workers = known.cpus, known.making, known.workers
     if workers >= cpus or (making is not None and known.computing <= OFF_CPU):
         return None
-    number = cpus
-    if making is not None:
-        number = max(workers_for(known.own, making.seconds, cpus), min(cpus, workers + 1))
+    number = cpus if making is None else max(workers_for(known.own, making.seconds, cpus), min(cpus, workers + 1))
     in_use = f"{known.used:.0%} of the CPUs are in use"
     return f"Pass num_workers={number}: {workers} of {cpus} CPUs make batches, and {in_use}."
 
@@ -425,8 +428,8 @@ CAUSES: dict[str, Callable[[_Figures], str | None]] = {
     "loader made anew": _made_anew,
     "first batches": _first_batches,
     "slow batches": _slow_batches,
-    "hand-over": _hand_over,
     "too many workers": _too_many_workers,
+    "hand-over": _hand_over,
     "CPUs in use": _all_cpus,
     "no workers": _no_workers,
     "few workers": _few_workers,
@@ -435,7 +438,7 @@ CAUSES: dict[str, Callable[[_Figures], str | None]] = {
 }
 """The causes of waiting, in the order in which they are looked for: each gives the change, or None if it is another."""
 
-_WITH_CPUS = list(CAUSES)[list(CAUSES).index("hand-over") :]
+_WITH_CPUS = list(CAUSES)[list(CAUSES).index("too many workers") :]
 """Causes whose change is another one if other programs use the CPUs."""
 
 
