@@ -1,1 +1,1 @@
-"""Writes datasets as tar shards, Parquet, LMDB or arrays."""
+"""Writes datasets as tar shards, Parquet, LMDB, arrays or HDF5."""
