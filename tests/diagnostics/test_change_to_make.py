@@ -9,7 +9,7 @@ import pytest
 
 from stoker.diagnostics.batch_making import BatchMaking
 from stoker.diagnostics.measurements import LoaderSummary
-from stoker.diagnostics.verdict import change_to_make
+from stoker.diagnostics.verdict import cause_and_change
 
 ABOUT = {"site": "train.py:8", "rank": None, "num_workers": 2, "persistent_workers": False, "prefetch_factor": 2}
 BATCHES, SPENT, CPUS = 100, 10.0, 4
@@ -22,6 +22,11 @@ def situation(
     busy: float,
     others: float | None = 0.0,
     longest: float = 1.2,
+    slowest: float = 0.0,
+    collated: float | None = 0.0,
+    long_waits: float = 0.1,
+    sampled: float = 0.0,
+    size: int = 0,
     **about: Any,
 ) -> LoaderSummary:
     """A run of 100 batches in 10 s on 4 CPUs.
@@ -33,13 +38,18 @@ def situation(
         busy: share of the CPUs that the program used.
         others: share that other programs used; None if the system does not tell.
         longest: the slowest batch by the median.
+        slowest: seconds of it.
+        collated: seconds of a batch in its collation.
+        long_waits, sampled: shares of the waiting.
+        size: bytes of a batch.
     """
     return LoaderSummary(
         {**ABOUT, "num_workers": workers, **about}, made=1, epochs=1, batches=BATCHES, samples=3200, spent=SPENT,
         waited=SPENT * waited, first=0.1, steady=SPENT - 0.1, steady_waited=SPENT * waited - 0.1,
         cpu=busy * SPENT * CPUS, peak=0,
-        making=None if made is None else BatchMaking(made[0], made[0] * made[1], longest, 0.05),
+        making=None if made is None else BatchMaking(made[0], made[0] * made[1], longest, 0.05, 0.0, slowest, collated),
         machine=None if others is None else busy + others, others=others or 0.0,
+        sampled=sampled * SPENT * waited, long_waits=long_waits * SPENT * waited, size=size,
     )  # fmt: skip
 
 
@@ -60,8 +70,13 @@ SITUATIONS = {
     ),
     "more workers than CPUs share them": (
         situation(16, 0.6, (1.5, 0.23), 0.97),
-        ["Make samples cheaper", "more workers cannot help"],
-        ["disk", "num_workers="],
+        ["Pass num_workers=4: 16 workers share 4 CPUs, and 97% of these are in use"],
+        ["disk", "add CPUs"],
+    ),
+    "more threads than CPUs share them": (
+        situation(16, 0.6, (12.0, 0.03), 0.97, threads_per_worker=8),
+        ["Pass num_workers=4 and leave out threads_per_worker: 16 workers with 8 threads each share 4 CPUs"],
+        ["disk", "add CPUs"],
     ),
     "a worker for each CPU, which are nearly in use": (
         situation(4, 0.6, (0.38, COMPUTES), 0.8),
@@ -70,7 +85,7 @@ SITUATIONS = {
     ),
     "all CPUs are for the step, samples compute": (
         situation(2, 0.3, (0.15, COMPUTES), 0.95),
-        ["add CPUs", "38% of that is for batches, the rest for the loop's own steps"],
+        ["add CPUs", "38% of that is for batches, the rest for the loop's steps"],
         ["disk"],
     ),
     "all CPUs are for the step, samples wait": (
@@ -105,7 +120,7 @@ SITUATIONS = {
     ),
     "other programs have the CPUs": (
         situation(4, 0.6, (0.38, 0.4), 0.4, others=0.58),
-        ["Measure again while nothing else runs", "98% of the machine's CPUs", "58% by other programs"],
+        ["Make samples cheaper", "Other programs use 58% of the CPUs: measure again while nothing else runs."],
         ["disk", "num_workers="],
     ),
     "other programs have the CPUs, no workers": (
@@ -119,14 +134,54 @@ SITUATIONS = {
         ["disk"],
     ),
     "workers idle behind one slow batch": (
-        situation(4, 0.4, (0.1, COMPUTES), 0.3, longest=12.0),
-        ["Pass prefetch_factor=4", "25% of their time", "12 times as long"],
+        situation(4, 0.4, (0.1, COMPUTES), 0.3, longest=12.0, slowest=1.2, long_waits=0.9),
+        ["Pass prefetch_factor=6:", "takes 1.2 s, 12 times as long", "stoker profile lists the slowest samples"],
         ["disk", "num_workers"],
+    ),
+    "a batch too slow for any prefetching": (
+        situation(4, 0.4, (0.1, COMPUTES), 0.3, longest=12.0, slowest=1.2, long_waits=0.9, prefetch_factor=25),
+        ["Make the slowest samples cheaper, which stoker profile lists"],
+        ["prefetch_factor"],
+    ),
+    "a slow sampler": (
+        situation(2, 0.8, (0.001, COMPUTES), 0.3, sampled=0.9, sampler="Weighted"),
+        ["Make the sampler quicker: Weighted takes 2.2 ms for each index, 90% of the waiting"],
+        ["bytes", "num_workers", "cheaper"],
+    ),
+    "slow collation, all CPUs": (
+        situation(4, 0.6, (0.38, COMPUTES), 0.95, collated=0.3),
+        ["Make collation cheaper (79% of the time to make a batch is in collate_fn", "or add CPUs"],
+        ["decoder"],
+    ),
+    "the slow stage is not known": (
+        situation(4, 0.6, (0.38, COMPUTES), 0.95, collated=None),
+        ["Make samples cheaper (stoker profile names the slow stage)"],
+        ["decoder"],
+    ),
+    "large batches": (
+        situation(4, 0.4, (0.1, COMPUTES), 0.95, size=96 << 20),
+        ["smaller in bytes", "a batch has 96 MiB, workers make batches 25% of their time"],
+        ["decoder", "num_workers"],
+    ),
+    "samples compute beside other programs": (
+        situation(2, 0.6, (0.19, 0.6), 0.3, others=0.6),
+        ["Pass num_workers=4: 2 of 4 CPUs", "Other programs use 60% of the CPUs: measure again"],
+        ["disk"],
+    ),
+    "samples sleep beside other programs": (
+        situation(4, 0.8, (0.39, SLEEPS), 0.11, others=0.75),
+        ["Pass num_workers=8: samples wait 95%", DISK, "Other programs use 75% of the CPUs: measure again"],
+        ["cheaper"],
     ),
     "workers idle, batches are alike": (
         situation(4, 0.4, (0.1, SLEEPS), 0.1),
         ["smaller in bytes", "25% of their time", "stoker profile measures"],
         ["disk", "num_workers"],
+    ),
+    "workers idle, and batches are small": (
+        situation(4, 0.4, (0.1, SLEEPS), 0.1, size=1000),
+        ["Run stoker profile", "25% of their time"],
+        ["bytes", "num_workers"],
     ),
     "cheap batches in workers": (
         situation(2, 0.4, (0.0001, COMPUTES), 0.3),
@@ -135,12 +190,12 @@ SITUATIONS = {
     ),
     "making is not known, CPUs idle": (
         situation(4, 0.8, None, 0.1, others=None),
-        ["Pass num_workers=8: 10% of the CPUs", "something else, such as a disk or a network"],
+        ["Pass num_workers=8: 10% of the CPUs", "for a disk or a network"],
         ["cheaper"],
     ),
     "making is not known, CPUs in use by four fifths": (
         situation(4, 0.8, None, 0.81, others=None),
-        ["Try num_workers=8: 81%", "may wait for a CPU, or for a disk or a network", "stoker profile"],
+        ["Try num_workers=8: 81%", "stoker profile"],
         ["Pass"],
     ),
     "no workers, all CPUs in use": (
@@ -159,26 +214,56 @@ SITUATIONS = {
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_change_is_of_what_was_measured(name: str) -> None:
     known, said, unsaid = SITUATIONS[name]
-    change = change_to_make(known, CPUS)
+    _, change = cause_and_change(known, CPUS)
     assert all(words in change for words in said), change
     assert not any(words in change for words in unsaid), change
 
 
 def test_one_cpu_suffices_for_samples_that_sleep() -> None:
     sleeps = situation(0, 0.8, (0.08, SLEEPS), 0.01)
-    assert change_to_make(sleeps, 1).startswith("Pass num_workers=2:")
+    assert cause_and_change(sleeps, 1)[1].startswith("Pass num_workers=2:")
     computes = replace(sleeps, making=BatchMaking(0.08, 0.08, 1.0, 0.0))
-    assert change_to_make(computes, 1).startswith("There is one CPU")
+    assert cause_and_change(computes, 1)[1].startswith("There is one CPU")
 
 
 def test_quota_counts_as_it_is() -> None:
     """All of a quota of 1.5 CPUs is 75 % of 2."""
     known = situation(2, 0.6, (0.19, 0.7), 1.47 / CPUS)
-    assert "98% of the 2 CPUs are in use" in change_to_make(known, 2, quota=1.5)
+    assert "98% of the 2 CPUs are in use" in cause_and_change(known, 2, quota=1.5)[1]
 
 
 def test_first_batches_are_late_by_start_or_own_time() -> None:
     late = replace(situation(4, 0.4, (0.3, COMPUTES), 0.3), epochs=4, first=1.0, steady_waited=0.3)
     start = replace(late, making=BatchMaking(0.3, 0.3, 1.2, start=0.9))
-    assert "and 4 workers take 0.9 s of it to start" in change_to_make(start, CPUS)
-    assert "Longer epochs help" in change_to_make(late, CPUS)
+    assert "and 4 workers take 0.9 s of it to start" in cause_and_change(start, CPUS)[1]
+    assert "Longer epochs help" in cause_and_change(late, CPUS)[1]
+
+
+def test_first_batches_are_the_cause_whoever_else_runs() -> None:
+    """Nine tenths of the waiting, though the loop waits for other batches too, and other programs have the CPUs."""
+    known = replace(situation(2, 0.9, (0.3, 0.5), 0.3, others=0.7), epochs=10, first=0.9, steady=2.0, steady_waited=0.8)
+    known = replace(known, making=BatchMaking(0.3, 0.15, 1.2, start=0.75))
+    cause, change = cause_and_change(known, CPUS)
+    assert cause == "first batches" and change.startswith("Pass persistent_workers=True: the first batch")
+    assert "measure again" not in change
+
+
+def test_loader_made_in_each_epoch_is_to_be_made_once() -> None:
+    about = {**ABOUT, "made_at": "train.py:6"}
+    known = replace(
+        situation(2, 0.6, (0.1, COMPUTES), 0.3), about=about, made=10, epochs=10, first=0.7, steady_waited=2
+    )
+    cause, change = cause_and_change(known, CPUS)
+    assert cause == "loader made anew"
+    assert change.startswith("Make the loader once, before the loop, with persistent_workers=True: it is made 10 times")
+    assert "at train.py:6" in change
+    assert cause_and_change(replace(known, made=2), CPUS)[0] != cause, "training and evaluation"
+
+
+def test_first_sample_of_a_worker_that_reads_an_index() -> None:
+    known = replace(situation(2, 0.6, (0.1, 0.05), 0.1), epochs=5, first=1.2, steady_waited=0.3)
+    known = replace(known, making=BatchMaking(0.1, 0.01, 2.0, start=0.05, first=1.1, slowest=0.08))
+    cause, change = cause_and_change(known, CPUS)
+    assert cause == "first batches" and change.startswith("Pass persistent_workers=True")
+    assert "a worker's first batch takes 1.1 s, and a later one 40 ms" in change
+    assert cause_and_change(replace(known, epochs=1), CPUS)[1].startswith("Read once, in __init__")

@@ -71,7 +71,7 @@ def test_short_run_has_no_verdict(short: dict[str, float]) -> None:
         (
             {"about": with_workers(2)},
             2,
-            "Pass num_workers=4: 10% of the CPUs are in use, so batches wait for something else",
+            "Pass num_workers=4: 10% of the CPUs are in use, so batches wait, for a disk or a network",
         ),
         (
             {"about": with_workers(4), "epochs": 3, "first": 2.5, "steady_waited": 0.5},

@@ -17,7 +17,7 @@ from stoker import TarDataset, TarStream, TarWriter, pack, sample_rng
 from stoker.errors import PackError
 from stoker.packing.manifest import NAME, only_one
 
-FORMATS = ["tar", "parquet", "lmdb", "npy"]
+FORMATS = ["tar", "parquet", "lmdb", "npy", "hdf5"]
 COUNT = 50
 
 
@@ -52,7 +52,7 @@ def test_all_samples_are_read_back(format: Any, workers: int, tmp_path: Path) ->
     done = pack(dataset_for(format), tmp_path / "to", format=format, num_workers=workers, max_count=20, verify=True)
     assert (done.samples, done.began_at, done.verified) == (COUNT, 0, True)
     assert done.bytes == sum(map(os.path.getsize, done.files)) > 0
-    assert len(done.files) == {"tar": 3, "parquet": 3, "lmdb": 1, "npy": 3}[format]
+    assert len(done.files) == {"tar": 3, "parquet": 3, "lmdb": 1, "npy": 3, "hdf5": 1}[format]
 
 
 @pytest.mark.parametrize("format", ["tar", "npy"])

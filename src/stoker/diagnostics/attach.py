@@ -70,6 +70,7 @@ def attach() -> None:
         actions |= {name: functools.partial(_measure_workers, hooks.workers, name) for name in MADE}
         actions["PIL.JpegImagePlugin"] = functools.partial(measure_decoding, recorder)
         atexit.register(hooks.faults.ended)  # before the last flush, which is registered earlier
+    actions["stoker.loader.dataloader"] = functools.partial(_note_makers, hooks)
     for name in list(actions):
         if name in sys.modules:
             actions.pop(name)(sys.modules[name])
@@ -117,6 +118,10 @@ def _override(text: str | None) -> Callable[[Any, str], None] | None:
 
 def _measure(hooks: LoaderHooks, name: str, module: ModuleType) -> None:
     hooks.measure(name)
+
+
+def _note_makers(hooks: LoaderHooks, module: ModuleType) -> None:
+    hooks.note_makers(module.__name__)
 
 
 def _measure_if_installed(hooks: LoaderHooks, module: ModuleType) -> None:

@@ -13,7 +13,8 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stoker._core.protocol import is_ours
@@ -71,19 +72,27 @@ class LoaderHooks(Observer):
         self._replaced: list[tuple[type, str, Any]] = []
         self._modules: set[str] = set()
         self._next = self._measured_next()
+        self._made: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._early = 0.0  # seconds inside the sampler while an iterator is made
 
     def observe(self) -> None:
         """Measures the loaders of Stoker."""
         observe(self)
 
+    def note_makers(self, module: str) -> None:
+        """Notes the lines that make Stoker's loaders, once their module is imported."""
+        self._replace(sys.modules[module].DataLoader, "__init__", self._noted_init)
+
     def measure(self, module: str) -> None:
         """Measures the loaders of an imported module of `MEASURED`. Idempotent."""
         self._modules.add(module)
         (home, iterators, method), loaders = MEASURED[module]
+        kind = getattr(sys.modules[home], iterators)
         self._replace(getattr(sys.modules[module], loaders), "__iter__", self._measured_iter)
-        self._replace(getattr(sys.modules[home], iterators), method, self._measured_method)
-        for kind, name, wrapper in () if self._order is None else self._order.of(module, MARK):
-            self._replace(kind, name, wrapper)
+        self._replace(getattr(sys.modules[module], loaders), "__init__", self._noted_init)
+        self._replace(kind, method, self._measured_method)
+        if "_next_index" in vars(kind):
+            self._replace(kind, "_next_index", self._timed_index)
 
     def measures(self, module: str) -> bool:
         """Returns whether the loaders of a module are measured."""
@@ -123,11 +132,46 @@ class LoaderHooks(Observer):
 
         return measured_method
 
+    def _noted_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def noted_init(self_: Any, *args: Any, **settings: Any) -> None:
+            original(self_, *args, **settings)
+            with contextlib.suppress(TypeError):  # of a class whose objects have no hash
+                self._made[self_] = _site(self_)
+
+        return noted_init
+
+    def _timed_index(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        clock, sample = time.perf_counter, self._recorder.sample
+        noted = None if self._order is None else self._order.noted_index(MARK)
+
+        @functools.wraps(original)
+        def timed_index(self_: Any) -> Any:
+            record: EpochRecord | None = self_.__dict__.get(MARK)
+            begun = clock()
+            try:
+                indices = original(self_)
+            except StopIteration:
+                if noted is not None:
+                    noted(self_, None)
+                raise
+            finally:
+                if record is None:
+                    self._early += clock() - begun
+                else:
+                    sample(record, clock() - begun)
+            if noted is not None:
+                noted(self_, indices)
+            return indices
+
+        return timed_index
+
     def iterate(self, loader: Any, begin: Callable[[Any], Any]) -> Any:
         """Measures `iter(loader)`."""
         if self._depth:
             return begin(loader)
         site, order = _site(), self._order
+        self._early = 0.0
         if self._prepare is not None:
             self._prepare(loader, site)
         mark = None if self.workers is None else self._recorder.new_mark()
@@ -144,16 +188,27 @@ class LoaderHooks(Observer):
         if hasattr(iterator, "__dict__"):
             ready = time.perf_counter()
             engine = "stoker" if is_ours(type(iterator)) else "torch"
-            record = self._recorder.begin(loader, site, begun, ready, engine, mark)
+            record = self._recorder.begin(loader, site, begun, ready, engine, mark, self._maker(loader))
+            if self._early:
+                self._recorder.sample(record, self._early)
             vars(iterator)[MARK] = record
             if order is not None:
                 order.begun(early, loader, iterator, record)
         return iterator
 
+    def _maker(self, loader: Any) -> str | None:
+        """Returns the line that made a loader; None if it is not known."""
+        with contextlib.suppress(TypeError):
+            return self._made.get(loader)
+        return None
+
     def plan(self, iterator: Any, plan: Any, ahead: Any) -> None:
-        """Notes the samples of an epoch of Stoker's."""
+        """Measures the sampler of an epoch of Stoker's, and notes its samples."""
         record: EpochRecord | None = vars(iterator).get(MARK)
-        if self._order is not None and record is not None and record.notes is not None:
+        if record is None:
+            return
+        time_plan(plan, functools.partial(self._recorder.sample, record))
+        if self._order is not None and record.notes is not None:
             self._order.follow(plan, ahead, record.notes)
 
     def next(self, iterator: Any, take: Callable[[Any], Any]) -> Any:
@@ -217,13 +272,66 @@ class LoaderHooks(Observer):
         return measured_next
 
 
-def _site() -> str:
-    """Returns the line of the user's program that iterates: "train.py:31"; else that of the nearest library."""
+def time_plan(plan: Any, add: Callable[[float], object]) -> None:
+    """Gives `add` the seconds that a plan of Stoker's takes to tell the next indices: the sampler's time."""
+    clock = time.perf_counter
+
+    def timed(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            begun = clock()
+            try:
+                return original(*args)
+            finally:
+                add(clock() - begun)
+
+        return call
+
+    for name in ("walk", "next", "upcoming", "advance"):
+        if hasattr(plan, name):
+            setattr(plan, name, timed(getattr(plan, name)))
+
+
+class _SamplerClock(Observer):
+    """Does what another observer does, and times the samplers of the epochs that begin.
+
+    Args:
+        inner: the other one.
+        add: is given seconds.
+    """
+
+    def __init__(self, inner: Observer, add: Callable[[float], object]) -> None:
+        self._add = add
+        self.iterate, self.next, self.make, self.event = inner.iterate, inner.next, inner.make, inner.event  # type: ignore[method-assign]
+        self._plan = inner.plan
+
+    def plan(self, iterator: Any, plan: Any, ahead: Any) -> None:
+        time_plan(plan, self._add)
+        self._plan(iterator, plan, ahead)
+
+
+@contextlib.contextmanager
+def sampler_timed(add: Callable[[float], object]) -> Iterator[None]:
+    """Gives `add` the seconds inside the samplers of those epochs of Stoker's loaders that begin meanwhile."""
+    before = observe(None)
+    observe(_SamplerClock(before or Observer(), add))
+    try:
+        yield
+    finally:
+        observe(before)
+
+
+def _site(made: Any = None) -> str:
+    """Returns the line of the user's program that iterates: "train.py:31"; else that of the nearest library.
+
+    Args:
+        made: in place of that, the line that makes this object is wanted: `__init__` of derived classes do not count.
+    """
     frame: Any = sys._getframe(2)
     nearest: Any = None
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_OURS):
+        is_part = made is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is made
+        if not file.startswith(_OURS) and not is_part:
             nearest = nearest or frame
             if not file.startswith((*_LIBRARIES, "<frozen")):
                 nearest = frame

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, NamedTuple
 
 from stoker._core.machine.gpu_activity import GpuSample, busy_between, used_gpus
@@ -60,6 +61,7 @@ class MeasuredLoader:
         works: batches made, of each epoch that started workers a list. Of many, a part.
         sizes: bytes of some batches.
         jpegs: of each epoch with workers, seconds in which Pillow decoded whole JPEGs.
+        sampled: seconds inside the sampler.
         noted: notes of the samples of some epochs, as they were written.
         faults: of its samples and workers.
     """
@@ -70,6 +72,7 @@ class MeasuredLoader:
     works: list[list[MadeBatch]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     jpegs: list[list[float]] = field(default_factory=list)
+    sampled: float = 0.0
     noted: list[dict[str, Any]] = field(default_factory=list)
     faults: FaultLog = field(default_factory=FaultLog)
 
@@ -93,16 +96,19 @@ class MeasuredLoader:
                 of batches in workers are left out, too.
             gpus: samples of the GPUs.
         """
-        waited = first = steady_waited = steady = spent = cpu = used = idle = 0.0
+        waited = first = steady_waited = steady = spent = cpu = used = idle = ends = 0.0
         batches = count = 0
         peak = 0
         busy: list[tuple[float, float]] = []
+        waits: list[float] = []
         on_gpus = used_gpus(gpus)  # once: there may be very many epochs
         for epoch in self.epochs:
             spent += epoch.until - epoch.begun
             waited += epoch.ready - epoch.begun + sum(span.waited for span in epoch.spans)
             batches += sum(span.batches for span in epoch.spans)
             count += sum(span.samples for span in epoch.spans)
+            ends += sum(span.waited for span in epoch.spans[1:] if not span.batches)
+            waits += [span.waited for span in epoch.spans[1:] if span.batches]
             if epoch.spans:
                 late = epoch.spans[0].got - epoch.begun
                 first = max(first, late)
@@ -124,7 +130,7 @@ class MeasuredLoader:
             self.about, self.made, len(self.epochs), batches, count, spent, waited, first, steady, steady_waited, cpu,
             peak, restarts, making, used / (used + idle) if used else None, max(0.0, used - cpu) / (used + idle or 1.0),
             sum(share * time for share, time in busy) / sum(time for _, time in busy) if busy else None,
-            jpegs=sum(map(sum, self.jpegs)),
+            self.sampled, ends, sum(sorted(waits)[-(len(waits) // 20 or 1) :]), median(self.sizes) if self.sizes else 0, jpegs=sum(map(sum, self.jpegs)),
         )  # fmt: skip
 
 
@@ -153,6 +159,10 @@ class LoaderSummary:
         others: of it, by other programs.
         gpu: share of the time in which the GPUs of the program were busy, by the driver; None if unknown.
         jpegs: seconds in which Pillow decoded whole JPEGs, of all processes.
+        sampled: of `waited`, inside the sampler.
+        ends: of `steady_waited`, after the last batch of each epoch, in which workers end.
+        long_waits: of `steady_waited`, the twentieth of the waits that are longest.
+        size: bytes of a batch; 0 if unknown.
     """
 
     about: dict[str, Any]
@@ -173,6 +183,10 @@ class LoaderSummary:
     others: float = 0.0
     gpu: float | None = None
     jpegs: float = 0.0
+    sampled: float = 0.0
+    ends: float = 0.0
+    long_waits: float = 0.0
+    size: float = 0
 
     @property
     def rate(self) -> float:
@@ -273,7 +287,8 @@ class Measurements:
         elif "enough" in record:
             self.enough = record["enough"] if self.enough is None else self.enough
         elif "made" in record:
-            work = MadeBatch(record["begun"], record["seconds"], record["cpu"], self._processes[file]["pid"])
+            pid = self._processes[file]["pid"]
+            work = MadeBatch(record["begun"], record["seconds"], record["cpu"], pid, record.get("collated"))
             self._works.setdefault(record["made"], []).append(work)
         elif "jpegs" in record:
             self._jpegs.setdefault(record["jpegs"], []).append(record["seconds"])
@@ -282,6 +297,8 @@ class Measurements:
             (self if marked is None else marked).faults.heed(record)
         elif "bytes" in record:
             self._loaders[file, record["loader"]].sizes.append(record["bytes"])
+        elif "sampled" in record:
+            self._loaders[file, record["loader"]].sampled += record["sampled"]
         elif "noted" in record:
             self._loaders[file, record["loader"]].noted.append(record)
         elif "epoch" in record:

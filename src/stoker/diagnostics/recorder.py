@@ -6,7 +6,8 @@ The file holds lines of JSON. An object describes a loader (`{"loader": 0, ...}`
 `[loader, epoch, asked, got, batches, waited, samples]`, where `batches` is 0 at the end of an epoch. Workers write
 `{"made": mark, "begun": ..., "seconds": ..., "cpu": ...}` for batches that they have made, where the mark is that of
 the epoch that started them, and the training process `{"loader": 0, "bytes": ...}` for some batches, and the notes of
-`composition`. Times are seconds of `time.perf_counter()`, which on Linux is one clock for all processes.
+`composition`. A line `{"loader": 0, "sampled": ...}` has seconds inside the sampler. Times are seconds of
+`time.perf_counter()`, which on Linux is one clock for all processes.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ class EpochRecord:
     Attributes:
         counted: the class of its latest batch, or of that batch's first field, if `shape[0]` tells the samples.
         notes: of its samples; None if they are not noted.
+        sampled: the record of the time inside the sampler, and the number of flushes when it was begun.
     """
 
-    __slots__ = ("counted", "epoch", "loader", "mark", "notes", "single", "sized")
+    __slots__ = ("counted", "epoch", "loader", "mark", "notes", "sampled", "single", "sized")
 
     def __init__(self, loader: int, epoch: int, single: bool, mark: str | None = None) -> None:
         self.loader = loader
@@ -63,6 +65,7 @@ class EpochRecord:
         self.sized = 0
         self.counted: Any = None
         self.notes: EpochNotes | None = None
+        self.sampled: tuple[int, dict[str, Any]] = (-1, {})
         self.epoch = epoch
         self.single = single  # one sample in each batch, because batch_size is None
 
@@ -109,10 +112,26 @@ class Recorder:
         return f"{self._pid}:{self._marks}"
 
     def begin(
-        self, loader: Any, site: str, begun: float, ready: float, engine: str = "torch", mark: str | None = None
+        self,
+        loader: Any,
+        site: str,
+        begun: float,
+        ready: float,
+        engine: str = "torch",
+        mark: str | None = None,
+        made_at: str | None = None,
     ) -> EpochRecord:
-        """Records that an epoch has begun: `iter(loader)` was called at `begun` and returned at `ready`."""
-        number = self._number(loader, site, engine)
+        """Records that an epoch has begun: `iter(loader)` was called at `begun` and returned at `ready`.
+
+        Args:
+            loader: of the program.
+            site: the line that iterates.
+            begun, ready: times.
+            engine: under the loader.
+            mark: of the epoch in the records of workers.
+            made_at: the line that made the loader.
+        """
+        number = self._number(loader, site, engine, made_at)
         epoch = self._epochs[number] = self._epochs.get(number, -1) + 1
         self.open = None
         marked = {} if mark is None else {"mark": mark}
@@ -135,6 +154,15 @@ class Recorder:
         if got - self._flushed > FLUSH:
             self.flush(got)
 
+    def sample(self, record: EpochRecord, seconds: float) -> None:
+        """Records time inside the sampler."""
+        flushes, line = record.sampled
+        if flushes != self.flushes:  # the line was written
+            line = {"loader": record.loader, "sampled": 0.0}
+            record.sampled = self.flushes, line
+            self._lines.append(line)
+        line["sampled"] += seconds
+
     def end(self, record: EpochRecord, asked: float, got: float) -> None:
         """Records the end of an epoch."""
         self.open = None
@@ -151,9 +179,10 @@ class Recorder:
             known[1] *= 2
         return known[0] % known[1] == 0
 
-    def work(self, mark: str, begun: float, seconds: float, cpu: float) -> None:
-        """Records a batch that was made in this process."""
-        self._lines.append({"made": mark, "begun": begun, "seconds": seconds, "cpu": cpu})
+    def work(self, mark: str, begun: float, seconds: float, cpu: float, collated: float | None = None) -> None:
+        """Records a batch that was made in this process; `collated` are the seconds of its collation, if known."""
+        known = {} if collated is None else {"collated": collated}
+        self._lines.append({"made": mark, "begun": begun, "seconds": seconds, "cpu": cpu, **known})
         if self._works.get(mark, (SOON + 1,))[0] <= SOON or begun + seconds - self._flushed > FLUSH:
             self.flush(begun + seconds)
 
@@ -206,14 +235,15 @@ class Recorder:
         self._is_off = True
         say(f"stoker run: process {self._pid} is no longer measured: {error}")
 
-    def _number(self, loader: Any, site: str, engine: str) -> int:
+    def _number(self, loader: Any, site: str, engine: str, made_at: str | None) -> int:
         key = id(loader)
         if key in self._known and self._known[key][0]() is loader:
             return self._known[key][1]
         number = len(self._epochs)
         self._known[key] = weakref.ref(loader), number
         self._epochs[number] = -1
-        self._lines.append({"loader": number, "site": site, "engine": engine, **described(loader)})
+        about = {"site": site, "made_at": made_at, "engine": engine, **described(loader)}
+        self._lines.append({"loader": number, **about})
         return number
 
 
@@ -228,6 +258,7 @@ def described(loader: Any) -> dict[str, Any]:
     dataset = _attribute(loader, "dataset")
     settings = {name: _attribute(loader, name) for name in DESCRIBED}
     settings["context"] = _context(loader)
+    settings["sampler"] = sampler_of(loader)
     plain = {name: value if isinstance(value, int | str) else None for name, value in settings.items()}
     is_stream = _attribute(loader, "_dataset_kind") == 1
     return {"dataset": type(dataset).__name__, "class": type(loader).__name__, "stream": is_stream, **plain}
@@ -236,6 +267,15 @@ def described(loader: Any) -> dict[str, Any]:
 def _context(loader: Any) -> str | None:
     context = _attribute(loader, "multiprocessing_context")
     return context if isinstance(context, str) else _attribute(context, "_name")
+
+
+def sampler_of(loader: Any) -> str | None:
+    """Returns the class of the sampler whose order the batches have."""
+    for name in ("batch_sampler", "sampler"):
+        kind = type(_attribute(loader, name)).__name__
+        if kind not in ("BatchSampler", "NoneType"):
+            return kind
+    return None
 
 
 def _attribute(loader: Any, name: str) -> Any:

@@ -76,5 +76,6 @@ def loader_as_dict(loader: LoaderSummary, usable: Cpus) -> dict[str, Any]:
         "verdict": said.kind,
         "text": said.text,
         "change": said.change,
+        "cause": said.cause,
         "gain_at_most": said.gain,
     }

@@ -14,6 +14,7 @@ import functools
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,7 @@ class WorkerHooks:
         self._recorder = recorder
         self._depth = 0  # a dataset may have a loader of its own
         self._here = Thinning()
+        self._collated: float | None = None  # seconds of all collation, once torch has made a batch
 
     def measure(self, module: str) -> None:
         """Measures the batches that an imported module of `MADE` makes."""
@@ -83,10 +85,19 @@ class WorkerHooks:
 
     def _measured(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def measured(*args: Any) -> Any:
-            return self.make(1.0, original, *args)
+        def measured(fetcher: Any, *args: Any) -> Any:
+            if not isinstance(fetcher.collate_fn, functools.partial) or fetcher.collate_fn.func != self._collate:
+                fetcher.collate_fn = functools.partial(self._collate, fetcher.collate_fn)
+            return self.make(1.0, original, fetcher, *args)
 
         return measured
+
+    def _collate(self, collate: Callable[[Any], Any], samples: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return collate(samples)
+        finally:
+            self._collated = (self._collated or 0.0) + time.perf_counter() - begun
 
     def make(self, share: float, make: Callable[..., Any], *args: Any) -> Any:
         """Returns `make(*args)`, a share of a batch's rows, and records its time as that of the whole batch."""
@@ -99,13 +110,16 @@ class WorkerHooks:
         elif (mark := os.environ.get(STARTED_BY)) is None or self._depth or not recorder.is_due(mark):
             return make(*args)
         self._depth += 1
-        begun, cpu = time.perf_counter(), time.process_time()
+        in_thread = threading.current_thread() is not threading.main_thread()  # beside others that make batches
+        clock = time.thread_time if in_thread else time.process_time
+        collated, begun, cpu = self._collated or 0.0, time.perf_counter(), clock()
         try:
             made = make(*args)
         finally:
             self._depth -= 1
-        seconds, used = time.perf_counter() - begun, time.process_time() - cpu
-        recorder.work(mark, begun, seconds / share, used / share)
+        seconds, used = time.perf_counter() - begun, clock() - cpu
+        now = None if self._collated is None else self._collated - collated
+        recorder.work(mark, begun, seconds / share, used / share, now)
         return made
 
 

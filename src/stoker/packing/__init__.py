@@ -1,1 +1,1 @@
-"""Writes datasets as tar shards, Parquet, LMDB or arrays, and measures the lengths of their samples."""
+"""Writes datasets as tar shards, Parquet, LMDB, arrays or HDF5, and measures the lengths of their samples."""

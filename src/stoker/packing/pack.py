@@ -1,4 +1,4 @@
-"""`pack`: writes a dataset as tar shards, Parquet, LMDB or arrays, in parallel, and goes on after a kill."""
+"""`pack`: writes a dataset as tar shards, Parquet, LMDB, arrays or HDF5, in parallel, and goes on after a kill."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stoker._core.machine.cpus import cpus
 from stoker.errors import PackError
 from stoker.loader.dataloader import DataLoader
 from stoker.packing.manifest import Manifest, only_one
-from stoker.packing.packers import ArrayPacker, LMDBPacker, Packer, ParquetPacker, TarPacker
+from stoker.packing.packers import ArrayPacker, HDF5Packer, LMDBPacker, Packer, ParquetPacker, TarPacker
 from stoker.packing.rows import FileRowDataset, Row, RowDataset, equal
 from stoker.sources.urls import scheme_of, shown
 
-Format = Literal["tar", "parquet", "lmdb", "npy"]
+Format = Literal["tar", "parquet", "lmdb", "npy", "hdf5"]
 COUNT = 10_000
 """Samples of a tar shard or Parquet file."""
 SIZE = 1 << 30
@@ -84,7 +84,7 @@ def pack(
             `jpg` and `cls` of an image folder, `tokens.npy`, `title.txt`. `parquet`: files for `ParquetDataset`, which
             need the same columns and types in all samples. `lmdb`: for `LMDBDataset`, samples of one value of bytes or
             text, or files, whose keys end with their paths. `npy`: a file for each field, numbers and arrays of one
-            shape.
+            shape. `hdf5`: `data.h5` for `HDF5Dataset`, of the same fields.
         num_workers: None takes one for each CPU; 0 makes samples in this process.
         max_count: samples of a tar shard or Parquet file.
         max_size: bytes of a tar shard.
@@ -148,7 +148,7 @@ def _packer(manifest: Manifest, format: Format, count: int, max_count: int, max_
         return ParquetPacker(manifest, max_count)
     if format == "lmdb":
         return LMDBPacker(manifest)
-    return ArrayPacker(manifest, count)
+    return HDF5Packer(manifest, count) if format == "hdf5" else ArrayPacker(manifest, count)
 
 
 def _loader(rows: Any, workers: int) -> DataLoader[Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from stoker.errors import MissingExtraError, PackError
 from stoker.packing.manifest import Manifest
 from stoker.packing.rows import EncodedFile, Row
+from stoker.sources.hdf5.open_file import h5py_module
 from stoker.sources.lmdb_dataset import LMDBDataset
 from stoker.sources.parquet.dataset import ParquetDataset
 from stoker.sources.tar.dataset import TarDataset
@@ -309,10 +310,54 @@ class ArrayPacker:
         return row
 
 
+class HDF5Packer(ArrayPacker):
+    """One HDF5 file with a dataset for each field, each in one piece: what was flushed is readable after a kill."""
+
+    def __init__(self, manifest: Manifest, count: int) -> None:
+        super().__init__(manifest, count)
+        self._h5py = h5py_module()
+        self._path = os.path.join(manifest.folder, "data.h5")
+        self._file: Any = None
+
+    def _opened(self, name: str, first: np.ndarray[Any, Any]) -> Any:
+        partial = f"{self._path}.partial"
+        if self._file is None and self._manifest.samples:
+            if os.path.exists(self._path):  # the end came after the file was renamed
+                os.rename(self._path, partial)
+            self._file = self._h5py.File(partial, "r+")
+        elif self._file is None:
+            self._file = self._h5py.File(partial, "w")
+        if name in self._file:
+            return self._file[name]
+        return self._file.create_dataset(name, (self._count, *first.shape), first.dtype)
+
+    def _flush(self, samples: int) -> None:
+        if self._file is not None:
+            self._file.flush()
+        self._manifest.commit(samples, [])
+
+    def finish(self, count: int) -> None:
+        self._flush(count)
+        self.close()
+        if os.path.exists(f"{self._path}.partial"):
+            os.rename(f"{self._path}.partial", self._path)
+        self._manifest.commit(count, ["data.h5"])
+
+    def close(self) -> None:
+        super().close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def read(self, count: int) -> Sequence[Any]:
+        self._file = self._h5py.File(self._path, "r")
+        return _Columns(dict(self._file), count)
+
+
 class _Columns(Sequence[Any]):
     """Rows of arrays."""
 
-    def __init__(self, arrays: dict[str, np.ndarray[Any, Any]], count: int) -> None:
+    def __init__(self, arrays: dict[str, Any], count: int) -> None:
         self._arrays = arrays
         self._count = count
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stoker import __version__
-from stoker.diagnostics.cli.commands import batch, compare, demo, doctor, index, pack, peek, tune
+from stoker.diagnostics.cli.commands import batch, check, compare, demo, doctor, index, pack, peek, tune
 from stoker.diagnostics.cli.commands import profile as profile_
 from stoker.diagnostics.cli.commands import run as run_
 from stoker.diagnostics.cli.output import CommandError
@@ -27,6 +27,7 @@ app.command("compare", context_settings={"allow_interspersed_args": False})(comp
 app.command("tune", context_settings={"allow_interspersed_args": False})(tune.tune)
 app.command("bench")(tune.bench)
 app.command("doctor")(doctor.doctor)
+app.command("check")(check.check)
 app.command("batch")(batch.batch)
 app.command("pack")(pack.pack)
 app.command("index")(index.index)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,8 +19,6 @@ EPOCHS = 2
 
 KINDS = 40
 """Such kinds of loaders that are noted in a process."""
-
-_TORCHS = "torch.utils.data.dataloader"
 
 Early = dict[int, EpochNotes]
 """By the identity of an iterator, the notes of indices that it asked for before its epoch had a number."""
@@ -39,19 +36,6 @@ class OrderHooks:
         self._noted: dict[tuple[Any, ...], int] = {}
         self._early: Early | None = None
         self._loader: Any = None
-
-    def of(self, module: str, mark: str) -> Iterator[tuple[type, str, Callable[[Any], Any]]]:
-        """Yields the class, the method, and the wrapper to replace it by, for a module of loaders.
-
-        Args:
-            module: that is imported.
-            mark: the attribute of an iterator that holds its `EpochRecord`.
-        """
-        if module != _TORCHS:  # its iterators are derived from those of another
-            return
-        kind = getattr(sys.modules.get(module), "_BaseDataLoaderIter", None)
-        if kind is not None and "_next_index" in vars(kind):
-            yield kind, "_next_index", functools.partial(self._noted_index, mark=mark)
 
     @contextlib.contextmanager
     def beginning(self, loader: Any, site: str) -> Iterator[Early | None]:
@@ -112,26 +96,28 @@ class OrderHooks:
     def _new(self, loader: Any) -> EpochNotes:
         return EpochNotes(functools.partial(_columns, loader))
 
-    def _noted_index(self, original: Callable[[Any], Any], mark: str) -> Callable[[Any], Any]:
-        @functools.wraps(original)
-        def noted_index(self_: Any) -> Any:
-            if self._early is not None:
-                if (notes := self._early.get(id(self_))) is None:
-                    notes = self._early[id(self_)] = self._new(self._loader)
-            else:
-                record: EpochRecord | None = self_.__dict__.get(mark)
-                if record is None or record.notes is None:
-                    return original(self_)
-                notes = record.notes
-            try:
-                indices = original(self_)
-            except StopIteration:
-                notes.over()
-                raise
-            notes.asked(indices)
-            return indices
+    def noted_index(self, mark: str) -> Callable[[Any, Any], None]:
+        """Returns what is called with an iterator of torch's and the indices of its next batch; None at the end.
 
-        return noted_index
+        Args:
+            mark: the attribute of an iterator that holds its `EpochRecord`.
+        """
+
+        def noted(iterator: Any, indices: Any) -> None:
+            if self._early is not None:
+                if (notes := self._early.get(id(iterator))) is None:
+                    notes = self._early[id(iterator)] = self._new(self._loader)
+            else:
+                record: EpochRecord | None = iterator.__dict__.get(mark)
+                if record is None or record.notes is None:
+                    return
+                notes = record.notes
+            if indices is None:
+                notes.over()
+            else:
+                notes.asked(indices)
+
+        return noted
 
 
 def _kind(loader: Any, site: str) -> tuple[Any, ...]:

@@ -22,7 +22,8 @@ function showWords() {
   data.loaders.forEach((one, number) => {
     if (number === data.main) return;
     const paragraph = document.createElement("p");
-    paragraph.textContent = `${one.name}: ${one.text} ${one.change || ""}`;
+    const made = one.settings.made_at && one.settings.made_at !== one.settings.site ? `, made at ${one.settings.made_at}` : "";
+    paragraph.textContent = `${one.name}${made}: ${one.text} ${one.change || ""}`;
     element("verdicts").append(paragraph);
   });
   const stages = ["loader", "stage", "median", "90%", "99%", "longest", "in all"];

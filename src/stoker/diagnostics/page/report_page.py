@@ -19,7 +19,7 @@ from stoker.diagnostics.process_tree import TreeSample
 from stoker.diagnostics.recorder import WORKS
 from stoker.diagnostics.run_findings import growth_curves
 from stoker.diagnostics.run_result import as_dict
-from stoker.diagnostics.verdict import BUSY
+from stoker.diagnostics.verdict import BUSY, are_computing
 
 SPANS = 20_000
 """Spans in the page, some 35 bytes each; neighbours are joined until there are no more."""
@@ -260,7 +260,7 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
     parts = max(2, round(len(works) / known.batches)) if is_split else 1
     wall, used = (sum(times) for times in zip(*((work.seconds, work.cpu) for work in works), strict=True))
     share, in_use = min(1.0, used / wall) if wall else 0.0, known.cpu / known.spent if known.spent else 0.0
-    if share >= COMPUTING or in_use >= BUSY * cpus:
+    if share >= COMPUTING or in_use >= BUSY * cpus or are_computing(known, cpus):
         return {"computing": share, "in_use": in_use, "cpus": cpus}
     epochs = [epoch for epoch in loader.epochs if any(span.batches for span in epoch.spans)]
     taken = [epoch.spans[0].asked - epoch.ready for epoch in epochs]

@@ -42,6 +42,8 @@ class LoaderProfile(ProfileFigures):
         starts: of the seconds waited, those for the first batches of the epochs after the first.
         stacks: of the workers, as they were seen every 10 ms, with `profile(stacks=True)`: estimates. The most frequent
             first.
+        sampler: the class of the sampler; None if it is not known.
+        sampled: of the seconds waited, those inside the sampler.
         verdict: the conclusion.
     """
 
@@ -138,6 +140,8 @@ def _row(name: str, what: str, times: StageTimes, whole: float) -> Row:
 
 def _of_loop(profile: ProfileFigures) -> str:
     title = f"The training loop, behind the first batch, which came after {_time(profile.first)}"
+    if profile.sampled > 0.1 * (profile.first + profile.wait.seconds):
+        title += f"; of its waits, {_time(profile.sampled)} were inside {profile.sampler}"
     if not profile.starts:
         return title
     return f"{title}; of its waits, {_time(profile.starts)} were for the first batches of later epochs"

@@ -32,6 +32,7 @@ _DOING = {
     "memory": "waiting for shared memory",
     "transport": "handing over batches that are ready",
     "start": "making the first batch",
+    "sampler": "the sampler, in the training process",
 }
 
 
@@ -42,8 +43,8 @@ class ProfileVerdict:
     Attributes:
         kind: "data-bound", "balanced", "compute-bound", "loader alone" if the loop does nothing with its batches, or
             "too short" to say.
-        stage: the stage that makes batches slow: "fetch", "collate", "write", "memory", "transport" or "start"; None if
-            no time of a stage is known.
+        stage: the stage that makes batches slow: "fetch", "collate", "write", "memory", "transport", "start" or
+            "sampler"; None if no time of a stage is known.
         text: a sentence or two with their numbers.
         change: the one change to make, or None.
     """
@@ -99,6 +100,8 @@ def slow_stage(profile: ProfileFigures) -> tuple[str | None, float]:
     if whole <= 0:
         return None, 0.0
     steady = profile.wait.seconds
+    if profile.sampled > 0.5 * (profile.first + steady):
+        return "sampler", min(1.0, profile.sampled / (profile.first + steady))
     if profile.starts > 0.5 * steady and profile.share > NEGLIGIBLE_SHARE:
         return "start", (profile.first + profile.starts) / (profile.first + steady)
     if profile.share < WAITING_SHARE and profile.first > max(steady, 0.5 * profile.seconds):
@@ -127,7 +130,7 @@ def _slow(profile: ProfileFigures, stage: str, share: float) -> str:
         return f"The first batch of an epoch comes after {mean:.2g} s, {share:.0%} of all the waiting."
     if stage == "start":
         return f"The first batch comes after {profile.first:.2g} s, {share:.0%} of all the waiting."
-    if stage == "transport":
+    if stage in ("transport", "sampler"):
         return f"Of the waiting, {share:.0%} is for {_DOING[stage]}."
     text = f"Of the time to make a batch, {share:.0%} is {_DOING[stage]}"
     if stage != "fetch":
@@ -162,6 +165,11 @@ def _prefix(name: str) -> str:
 
 def _change(profile: ProfileFigures, stage: str | None, cpus: int) -> str | None:
     workers = profile.num_workers
+    if stage == "sampler":
+        return (
+            f"Make the sampler quicker ({profile.sampler}): workers cannot help. Compute the order of an epoch at "
+            "once, as with NumPy, and yield from that."
+        )
     if workers == 0:
         count = max(1, profile.wait.count)
         number = workers_for(profile.step.mean, profile.wait.seconds / count, cpus)
@@ -260,6 +268,8 @@ class ProfileFigures:
     epochs: int = 1
     starts: float = 0.0
     stacks: tuple[StackCount, ...] = ()
+    sampler: str | None = None
+    sampled: float = 0.0
 
     @property
     def share(self) -> float:
@@ -298,6 +308,8 @@ class ProfileFigures:
             "epochs": self.epochs,
             "starts": self.starts,
             "stacks": [list(one) for one in self.stacks],
+            "sampler": self.sampler,
+            "sampled": self.sampled,
         }
         values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
         return values

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stoker._core.machine import cpus
+from stoker.diagnostics.loader_hooks import sampler_timed
 from stoker.diagnostics.profile import profile_verdict
 from stoker.diagnostics.profile.batch_sums import BatchSums, Durations, TimedSample
 from stoker.diagnostics.profile.loader_profile import LoaderProfile
 from stoker.diagnostics.profile.profile_session import ProfileSession, ProfileTrace
 from stoker.diagnostics.profile.profile_verdict import ProfileFigures, SlowSample
+from stoker.diagnostics.recorder import sampler_of
 from stoker.extend import describe
 
 if TYPE_CHECKING:
@@ -116,8 +118,10 @@ class Profiling:
     def _next(self, asked: float) -> Any:
         """Returns the next batch of the epoch."""
         self._session.is_inside = True
+        times = self._times
         try:
-            batch = next(self._batches)
+            with contextlib.nullcontext() if times.count else sampler_timed(times.sample):  # the plan is made here
+                batch = next(self._batches)
         except StopIteration:
             raise
         except Exception:
@@ -186,7 +190,9 @@ class Profiling:
 
     def _summed(self) -> LoaderProfile:
         loader, session = self._loader, self._session  # num_workers="auto" may have found a number meanwhile
-        return self._times.profile(session.sums, session.options.dataset, loader.num_workers)
+        return self._times.profile(
+            session.sums, session.options.dataset, loader.num_workers, sampler=sampler_of(loader)
+        )
 
 
 LEAST_HELD, MOST_HELD = 5, 20
@@ -215,11 +221,12 @@ class LoopTimes:
         wait: for each batch but the first.
         step: the loop's own steps.
         held: steps on the held batch.
+        sampled: seconds inside the sampler, which are part of the waits.
     """
 
     def __init__(self) -> None:
         self.count = self.epochs = 0
-        self.first = self.starts = 0.0
+        self.first = self.starts = self.sampled = 0.0
         self.wait, self.step, self.held = Durations(), Durations(), Durations()
         self._held_from = 0.0
 
@@ -227,6 +234,10 @@ class LoopTimes:
     def waited(self) -> float:
         """Returns all seconds waited, the first batch included."""
         return self.first + self.wait.seconds
+
+    def sample(self, seconds: float) -> None:
+        """Counts time inside the sampler."""
+        self.sampled += seconds
 
     def received(self, seconds: float, begins: bool) -> None:
         """Counts a batch.
@@ -259,7 +270,9 @@ class LoopTimes:
             self._held_from = perf_counter()
         return done < wanted and (done < FEWEST or perf_counter() - self._held_from < HELD_SECONDS)
 
-    def profile(self, sums: BatchSums, dataset: Any, num_workers: int, samples: int | None = None) -> LoaderProfile:
+    def profile(
+        self, sums: BatchSums, dataset: Any, num_workers: int, samples: int | None = None, sampler: str | None = None
+    ) -> LoaderProfile:
         """Returns the profile.
 
         Args:
@@ -267,6 +280,7 @@ class LoopTimes:
             dataset: of the loader.
             num_workers: of the loader.
             samples: number of samples received; None for those that `sums` has counted.
+            sampler: its class.
         """
         wait, step, held = self.wait.times(), self.step.times(), self.held.times()
         seconds = wait.seconds + step.seconds
@@ -295,6 +309,8 @@ class LoopTimes:
             epochs=max(1, self.epochs),
             starts=self.starts,
             stacks=sums.stacks(),
+            sampler=sampler,
+            sampled=self.sampled,
         )
         return LoaderProfile(**vars(found), verdict=profile_verdict.verdict(found, cpus.cpus().number, _crowded()))
 

@@ -20,7 +20,7 @@ from stoker.diagnostics.loader_hooks import MARK, LoaderHooks
 from stoker.diagnostics.profile.batch_sums import BatchSums
 from stoker.diagnostics.profile.profile_session import ProfileSession
 from stoker.diagnostics.profile.profiling import FEWEST, LoopTimes, fresh, held_steps, shared_part
-from stoker.diagnostics.recorder import EpochRecord, Recorder, samples_in, say
+from stoker.diagnostics.recorder import EpochRecord, Recorder, sampler_of, samples_in, say
 from stoker.diagnostics.settings.batch_limit import EnoughBatches, ProfileOrder
 
 WRITTEN = 0.5
@@ -82,6 +82,11 @@ class ProfilingRecorder(Recorder):
         if self._order.site in (None, site):
             epoch.plan(self._order.batches, _length(loader))
         return epoch
+
+    def sample(self, record: EpochRecord, seconds: float) -> None:
+        """Counts time inside the sampler."""
+        if isinstance(record, ProfiledEpoch):
+            record.loop.times.sample(seconds)
 
     def next_batch(self, epoch: ProfiledEpoch, iterator: Any, original: Callable[[Any], Any]) -> Any:
         """Returns the next batch of a loader, or a copy of the held one.
@@ -268,6 +273,7 @@ class ProfiledLoop:
         self._samples = 0
         self._batch: Any = None  # the held one
         self._dataset: Any = None
+        self._sampler: str | None = None
         self._workers = 0
         self._is_own = False
 
@@ -280,7 +286,7 @@ class ProfiledLoop:
             is_own: whether the loader is Stoker's, and no torch loader.
         """
         self.engine, self._is_own = engine, is_own
-        self._dataset = getattr(loader, "dataset", None)
+        self._dataset, self._sampler = getattr(loader, "dataset", None), sampler_of(loader)
         self._workers = int(getattr(loader, "num_workers", 0) or 0)
 
     def received(self, seconds: float, samples: int, begins: bool) -> None:
@@ -311,7 +317,7 @@ class ProfiledLoop:
     def as_dict(self) -> dict[str, Any]:
         """Returns the profile of the loop as plain JSON values."""
         samples = self._samples if self.engine == "torch" else None
-        profile = self.times.profile(self.sums, self._dataset, self._workers, samples)
+        profile = self.times.profile(self.sums, self._dataset, self._workers, samples, self._sampler)
         return {
             "site": self.site,
             "engine": self.engine,

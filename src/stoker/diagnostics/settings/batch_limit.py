@@ -80,16 +80,14 @@ class LimitedRecorder(Recorder):
         self._enough = False
         super().__init__(folder)
 
-    def begin(
-        self, loader: Any, site: str, begun: float, ready: float, engine: str = "torch", mark: str | None = None
-    ) -> EpochRecord:
+    def begin(self, loader: Any, site: str, begun: float, *more: Any) -> EpochRecord:
         """Records that an epoch has begun.
 
         Raises:
             EnoughBatches: the limit was reached.
         """
         self._end_if_enough(begun)
-        record = super().begin(loader, site, begun, ready, engine, mark)
+        record = super().begin(loader, site, begun, *more)
         kind = self._kinds[record.loader] = (site, described(loader)["dataset"])
         self._begun[kind] = self._begun.get(kind, 0) + 1
         return record

@@ -257,13 +257,19 @@ def show(known: Measurements, code: int) -> None:
     if len(loaders) > SHOWN:
         console.print(f"... and {len(loaders) - SHOWN} loaders with less time: --json shows all")
     usable = cpus.cpus()
-    verdicts = [(loader.name, verdict(loader, usable.number, usable.quota)) for loader in most]
+    verdicts = [(titled(loader), verdict(loader, usable.number, usable.quota)) for loader in most]
     for name, said in [one for one in verdicts if one[1].kind != "too short"] or verdicts[:1]:
         console.print()
         console.print(f"{name}: {said}")
     for line in finding_lines(known, known.loaders):
         console.print()
         console.print(line)
+
+
+def titled(loader: LoaderSummary) -> str:
+    """Returns the line that iterates, and beside it the one that made the loader."""
+    made_at = loader.about.get("made_at")
+    return loader.name if made_at in (None, loader.about["site"]) else f"{loader.name}, made at {made_at}"
 
 
 def row(loader: LoaderSummary, on_gpu: bool = False) -> dict[str, str]:
