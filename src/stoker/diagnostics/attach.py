@@ -28,6 +28,8 @@ FOLDER = "STOKER_RUN_FOLDER"
 ENGINE = "STOKER_RUN_ENGINE"
 """The variable with the engine: "torch" leaves the loaders as they are, "stoker" calls `stoker.install()`."""
 
+AUTO = "STOKER_RUN_AUTO"
+"""The variable that is set if the engine also finds the number of workers of each loader."""
 
 LIMIT = "STOKER_RUN_LIMIT"
 """The variable with a `BatchLimit` as text, after which the program ends. Without it the program runs to its end."""
@@ -131,7 +133,7 @@ def _install_at_first_loader(hooks: LoaderHooks, module: ModuleType) -> None:
     from stoker.integrations.first_loader import at_first_loader
 
     def install() -> None:
-        sys.modules["stoker"].install()
+        sys.modules["stoker"].install(num_workers="auto" if os.environ.get(AUTO) else None)
         hooks.measure(module.__name__)
         if hasattr(sys.modules.get(TORCHDATA), "StatefulDataLoader"):  # else in the middle of its import
             hooks.measure(TORCHDATA)

@@ -61,6 +61,7 @@ class MeasuredLoader:
         sizes: bytes of some batches.
         noted: notes of the samples of some epochs, as they were written.
         faults: of its samples and workers.
+        chosen: the number of workers that `--auto` has chosen, in words.
     """
 
     about: dict[str, Any]
@@ -70,6 +71,7 @@ class MeasuredLoader:
     sizes: list[int] = field(default_factory=list)
     noted: list[dict[str, Any]] = field(default_factory=list)
     faults: FaultLog = field(default_factory=FaultLog)
+    chosen: str | None = None
 
     @property
     def restarts(self) -> bool:
@@ -272,6 +274,9 @@ class Measurements:
         elif "fault" in record:
             marked = self._marked.get(record["mark"])
             (self if marked is None else marked).faults.heed(record)
+        elif "chosen" in record:
+            if (chosen := self._marked.get(record["mark"])) is not None:
+                chosen.chosen = record["chosen"]
         elif "bytes" in record:
             self._loaders[file, record["loader"]].sizes.append(record["bytes"])
         elif "noted" in record:

@@ -644,8 +644,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
 
     def _get_iterator(self) -> LoaderIterator:
         record = record_of(self)
-        if (auto := record.automatic(self)) is not None:
-            auto.prepare(self, record.options(self))
+        record.prepare(self)
         iterator = LoaderIterator(self)
         record.latest = weakref.ref(iterator)
         return iterator
@@ -684,6 +683,7 @@ def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
     iterator = loader._iterator
     if (auto := record.automatic(loader)) is not None:
         if not auto.fits(loader, record.ledger):
+            record.goes_on = getattr(iterator, "is_open", False) and loader.num_workers > 0
             _end_workers(loader)
     elif isinstance(iterator, LoaderIterator) and iterator.workers != loader.num_workers:  # the attribute was set since
         _end_workers(loader)

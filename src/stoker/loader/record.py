@@ -56,6 +56,8 @@ class LoaderRecord:
         is_gathered: whether a framework's checkpoints hold the states of all ranks, as `StokerCallback` gathers them.
         skipped: an epoch that has not begun, and the batches that `skip()` leaves out of it.
         drawn: names of the random generators that samples have drawn from.
+        goes_on: whether the next iterator takes the place of one whose workers were kept, with another number of them:
+            like that one it draws no seed.
     """
 
     def __init__(self, options: LoaderOptions, auto: AutotuneController | None) -> None:
@@ -74,6 +76,7 @@ class LoaderRecord:
         self.is_gathered = False
         self.skipped: tuple[int, frozenset[int]] | None = None
         self.drawn: tuple[str, ...] = ()
+        self.goes_on = False
 
     def learn_drawn(self, names: Iterable[str]) -> None:
         """Records generators that samples have drawn from. Workers get them with their next units."""
@@ -156,6 +159,11 @@ class LoaderRecord:
             self.auto = None
         return self.auto
 
+    def prepare(self, loader: Any) -> None:
+        """Decides with how many workers the iterator that is about to be made begins."""
+        if (auto := self.automatic(loader)) is not None:
+            auto.prepare(loader, self.options(loader))
+
     def obey_set_epoch(self) -> None:
         """Forgets a loaded state if `set_epoch` asks for another epoch."""
         if self.epochs.moved and self.resumed is not None:
@@ -175,6 +183,7 @@ class LoaderRecord:
             "latest": None,
             "timing_sink": None,
             "sampled": False,
+            "goes_on": False,
         }
         own["auto"] = None if self.auto is None else self.auto.copy()
         return {**self.__dict__, **own}
