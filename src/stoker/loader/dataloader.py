@@ -24,6 +24,7 @@ from stoker._core.machine import cpus
 from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.datasets.base import is_stream
+from stoker.datasets.described import loaded_by
 from stoker.events import Listener
 from stoker.loader import loader_kind, torch_support
 from stoker.loader._accounting import observer
@@ -326,6 +327,9 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         keep_dynamo_out()
         watching = observer.current
         return _begin_epoch(self) if watching is None else watching.iterate(self, _begin_epoch)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {loaded_by(self)}>"
 
     def __len__(self) -> int:
         """Returns the batches in an epoch; for an IterableDataset with a length, the best guess from it."""

@@ -15,6 +15,7 @@ from typing import Any
 from stoker import errors
 from stoker._core.exceptions import users_level
 from stoker.datasets.base import is_stream
+from stoker.datasets.described import loaded_by
 from stoker.integrations._install.current import CURRENT, HIDDEN, Settings
 from stoker.integrations._install.workers import why_kept
 from stoker.loader import loader_kind, torch_support
@@ -308,6 +309,9 @@ class HiddenLoader(DataLoader[Any]):
         without "auto"."""
         record, text = record_of(self), self._workers_text
         return text if record.auto is None else f"{text} is {record.auto.text(options_of(self))}"
+
+    def __repr__(self) -> str:
+        return f"<Stoker's engine behind a DataLoader: {loaded_by(self)}>"
 
     def describe(self) -> str:
         """Returns a description of the run, as `DataLoader.describe`."""
