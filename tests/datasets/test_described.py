@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import stoker
@@ -78,16 +79,16 @@ def test_no_code_of_the_users_is_called() -> None:
     assert repr(mine := Mine()) == object.__repr__(mine)
     assert repr(stoker.RetryDataset(Mine())) == "<RetryDataset of Mine>"
     assert repr(stoker.Subset(Mine(), range(3))) == "<Subset: 3 samples of Mine>"
-    assert repr(Half(range(3))) == "<Half>"
+    assert repr(Half(np.arange(3))) == "<Half>"
     assert "Unmade object at" in repr(Unmade())
 
 
 def test_deep_and_wide_ones_are_cut() -> None:
-    dataset: Any = stoker.TensorDataset(range(3))
+    dataset: Any = stoker.TensorDataset(np.arange(3))
     for _ in range(2000):
         dataset = stoker.RetryDataset(dataset)
     assert repr(dataset) == "<RetryDataset of <RetryDataset of <RetryDataset of <RetryDataset …>>>>"
-    wide = stoker.ConcatDataset([stoker.TensorDataset(range(2)), [1], [2], [3]])
+    wide = stoker.ConcatDataset([stoker.TensorDataset(np.arange(2)), [1], [2], [3]])
     assert repr(wide) == "<ConcatDataset: 5 samples of 4: <TensorDataset: 2 samples>, list, …>"
 
 

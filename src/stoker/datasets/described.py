@@ -30,13 +30,18 @@ def described(dataset: Any) -> str:
     A class of the user's that is derived from none of Stoker's datasets, or an object that is not complete yet, has
     that of any object.
     """
-    home = next(kind.__module__ for kind in type(dataset).__mro__ if kind.__module__.startswith("stoker."))
-    if home in _BASES:
+    if not _is_ours(type(dataset)):
         return object.__repr__(dataset)
     try:
         return _described(dataset, DEEP)
     except Exception:  # of attributes that a subclass has replaced
         return object.__repr__(dataset)
+
+
+def _is_ours(kind: type) -> bool:
+    """Returns whether a class is derived from a dataset of Stoker's that reads something."""
+    homes = (one.__module__ for one in kind.__mro__ if one.__module__.startswith("stoker."))
+    return next(homes, _BASES[0]) not in _BASES
 
 
 def loaded_by(loader: Any) -> str:
@@ -93,7 +98,7 @@ def _inner(own: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 def _part(value: Any, depth: int) -> str:
     kind = type(value)
-    if not (getattr(kind.__repr__, "__module__", None) or "").startswith("stoker."):
+    if not (_is_ours(kind) and kind.__repr__.__module__.startswith("stoker.")):
         return kind.__name__
     if depth <= 1:
         return f"<{kind.__name__.lstrip('_')} …>"
