@@ -216,7 +216,7 @@ def main() -> int:
                 mark = {True: "yes", False: "MISSED", None: "not run"}[figure.met]
                 print(f"{figure.walk:<9} {figure.what:<34} {mark:<8} goal {figure.goal:<12} {figure.value}", flush=True)
     missed = sum(figure.met is False for figure in figures)
-    print(f"{len(figures)} figures, {missed} missed")
+    print(f"{missed} of {len(figures)} goals missed")
     return int(missed > 0)
 
 

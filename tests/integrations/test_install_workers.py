@@ -13,6 +13,7 @@ import stoker
 from stoker._core.machine import cpus
 from stoker._core.machine.cpus import Cpus
 from stoker.loader._autotune import controller
+from stoker.loader._epoch import ranks
 from tests.integrations.test_installed_order import KINDS, Drawing, Numbers, made, run
 from tests.loader._autotune.test_policy import ToAndFro
 
@@ -119,6 +120,15 @@ def test_loaders_keep_their_number(name: str, automatic: stoker.Installation) ->
     assert hidden.num_workers == loader.num_workers
     assert text_of(loader).startswith(f"num_workers={loader.num_workers} is kept: ") and reason in text_of(loader)
     assert hidden.describe().endswith(text_of(loader))
+
+
+def test_ranks_share_the_cpus(automatic: stoker.Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "of_torch", lambda: ranks.World(1, 2, "a test"))
+    loader = made(KINDS["in order"], {"num_workers": 2})
+    assert "is kept: LOCAL_WORLD_SIZE, the number of ranks that share" in text_of(loader)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    loader = made(KINDS["in order"], {"num_workers": 2})
+    assert text_of(loader).startswith("num_workers=2 of the program is 1 at first (2 CPUs, shared by 2 ranks")
 
 
 def test_stokers_order_needs_no_sampler_that_draws_first() -> None:

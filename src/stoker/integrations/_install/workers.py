@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 from stoker.integrations._install.current import Settings
-from stoker.loader._epoch import epoch
+from stoker.loader._epoch import epoch, ranks
 from stoker.loader._job import datapipes
 from stoker.loader._options.loader_options import LoaderOptions
 from stoker.loader.worker_start import birth_of
@@ -33,6 +34,9 @@ def why_kept(options: LoaderOptions, settings: Settings) -> str | None:
         return "its threads draw random numbers from this process's generators"
     if birth_of(options).rebuilds:
         return "each of its workers starts in a clean interpreter, and holds a copy of the dataset"
+    world = ranks.of_torch()
+    if world is not None and world.size > 1 and "LOCAL_WORLD_SIZE" not in os.environ:
+        return "LOCAL_WORLD_SIZE, the number of ranks that share this host's CPUs, is not set"
     if settings.order == "torch" and not epoch.is_computed(options):
         drawing = _drawing(options.index_sampler)
         if drawing is not None:
