@@ -97,9 +97,8 @@ def images(clean: CleanEnvironment, options: argparse.Namespace) -> Iterator[Fig
     make = "import sys; from pathlib import Path; from stoker.diagnostics.demo import make_pictures as make; "
     make += f"make(Path(sys.argv[1]), {options.photographs}, lambda *_: None)"
     subprocess.run([sys.executable, "-c", make, str(photos)], check=True)
-    begun = time.perf_counter()
-    python = clean.python
-    shown = (f"{Path(python).parent / 'stoker'}", "run")
+    shown = (str(Path(clean.python).parent / "stoker"), "run")
+    begun = time.perf_counter() - clean.seconds
     code, said = clean.run(PHOTOS.replace("{package}", "torch.utils.data"), str(photos), "1", by=shown)
     minutes = (time.perf_counter() - begun) / 60
     verdict = re.search(r"[\w-]+-bound|Too short", said)

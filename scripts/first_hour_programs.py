@@ -18,10 +18,11 @@ class Photos(Dataset):
 
     def __getitem__(self, index):
         image = Image.open(self.paths[index]).convert("RGB")
-        side = int(min(image.size) * random.uniform(0.3, 0.8))
-        left, top = random.randint(0, image.width - side), random.randint(0, image.height - side)
-        image = image.crop((left, top, left + side, top + side)).resize((160, 160), Image.BILINEAR)
-        return torch.from_numpy(np.array(image))
+        area, ratio = image.width * image.height * random.uniform(0.08, 1), random.uniform(3 / 4, 4 / 3)
+        width, height = min(image.width, (area * ratio) ** 0.5), min(image.height, (area / ratio) ** 0.5)
+        left, top = random.uniform(0, image.width - width), random.uniform(0, image.height - height)
+        box = [int(side) for side in (left, top, left + width, top + height)]
+        return torch.from_numpy(np.array(image.crop(box).resize((224, 224), Image.BILINEAR)))
 
 if __name__ == "__main__":
     loader = DataLoader(Photos(sys.argv[1]), batch_size=32, shuffle=True, num_workers=2, persistent_workers=True)

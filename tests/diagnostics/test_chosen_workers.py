@@ -8,10 +8,11 @@ from textwrap import dedent
 
 import pytest
 
-from stoker.diagnostics import chosen_workers
 from stoker.diagnostics.cli import main
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.recorder import Recorder
+from stoker.diagnostics.run_findings import engine_lines
+from stoker.diagnostics.worker_hooks import FaultHooks, note_workers
 from stoker.events import WorkersChosen
 
 
@@ -24,22 +25,22 @@ class Loader:
 
 def test_latest_choice_of_each_loader_is_shown(tmp_path: Path) -> None:
     recorder, loaders = Recorder(str(tmp_path)), [Loader(), Loader(), Loader()]
-    for loader, engine in zip(loaders, ["stoker", "torch", "stoker"], strict=True):
+    for loader, engine, line in zip(loaders, ["stoker", "torch", "stoker"], [10, 20, 30], strict=True):
         mark = recorder.new_mark()
-        recorder.begin(loader, f"train.py:{10 * len(mark)}", 0.0, 1.0, engine, mark)
+        recorder.begin(loader, f"train.py:{line}", 0.0, 1.0, engine, mark)
         recorder.mark = mark
         if loader is loaders[0]:
-            chosen_workers._note(recorder, "num_workers=2 of the program is 8 at first", mark)
-            chosen_workers.heed(recorder, WorkersChosen(message="it is 3", number=3, most=8, seconds={}))
+            recorder.note({"chosen": "num_workers=2 of the program is 8 at first", "mark": mark})
+            FaultHooks(recorder).heed(WorkersChosen(message="it is 3", number=3, most=8, seconds={}))
     recorder.flush()
     known = Measurements()
     known.read(str(tmp_path))
     first, torchs, other = known.loaders
     assert (first.chosen, torchs.chosen, other.chosen) == ("it is 3", None, None)
-    assert list(chosen_workers.engine_lines(known)) == [
+    assert list(engine_lines(known)) == [
         f"Stoker's engine ran {first.name}, {other.name}.",
-        f"{torchs.name}: stayed on torch's engine; a warning of the program says why.",
         f"{first.name}: it is 3.",
+        f"{torchs.name}: stayed on torch's engine; a warning of the program says why.",
     ]
 
 
@@ -49,7 +50,7 @@ def test_loader_that_is_none_of_torchs_has_no_choice(tmp_path: Path) -> None:
 
     assert stoker.integrations.install
     recorder = Recorder(str(tmp_path))
-    chosen_workers.begun(recorder, Loader(), recorder.new_mark())
+    note_workers(recorder, Loader(), recorder.new_mark())
     recorder.flush()
     assert not list(tmp_path.iterdir())
 

@@ -18,7 +18,7 @@ PLACE = ("root", "folder", "path", "prefix")
 INNER = ("dataset", "datasets", "streams")
 """Attributes with datasets of which this one is made."""
 
-SHOWN, DEEP = 2, 4
+SHOWN, DEEP = 2, 3
 """Datasets side by side, and one within another, that are shown."""
 
 _BASES = ("stoker.datasets.base", "stoker.datasets.stream")

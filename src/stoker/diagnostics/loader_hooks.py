@@ -17,9 +17,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stoker._core.protocol import is_ours
-from stoker.diagnostics import chosen_workers
 from stoker.diagnostics.recorder import SIZED, TOGETHER, EpochRecord, Recorder, bytes_in, counted_by_shape, samples_in
-from stoker.diagnostics.worker_hooks import FaultHooks, WorkerHooks, starting
+from stoker.diagnostics.worker_hooks import FaultHooks, WorkerHooks, note_workers, starting
 from stoker.extend import Observer, observe
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ class LoaderHooks(Observer):
             engine = "stoker" if is_ours(type(iterator)) else "torch"
             record = self._recorder.begin(loader, site, begun, ready, engine, mark)
             if engine == "stoker":
-                chosen_workers.begun(self._recorder, loader, mark)
+                note_workers(self._recorder, loader, mark)
             vars(iterator)[MARK] = record
             if order is not None:
                 order.begun(early, loader, iterator, record)
@@ -171,7 +170,6 @@ class LoaderHooks(Observer):
         """Records a fault."""
         if self.workers is not None:
             self.faults.heed(event)
-            chosen_workers.heed(self._recorder, event)
 
     def _measured_next(self) -> Callable[[Any, Callable[[Any], Any]], Any]:
         recorder, clock = self._recorder, time.perf_counter

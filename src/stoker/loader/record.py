@@ -60,6 +60,8 @@ class LoaderRecord:
             like that one it draws no seed.
     """
 
+    goes_on = False  # of the class, as pickles of former versions lack it
+
     def __init__(self, options: LoaderOptions, auto: AutotuneController | None) -> None:
         self._made_with = options
         self.auto = auto
@@ -76,7 +78,6 @@ class LoaderRecord:
         self.is_gathered = False
         self.skipped: tuple[int, frozenset[int]] | None = None
         self.drawn: tuple[str, ...] = ()
-        self.goes_on = False
 
     def learn_drawn(self, names: Iterable[str]) -> None:
         """Records generators that samples have drawn from. Workers get them with their next units."""
@@ -183,7 +184,6 @@ class LoaderRecord:
             "latest": None,
             "timing_sink": None,
             "sampled": False,
-            "goes_on": False,
         }
         own["auto"] = None if self.auto is None else self.auto.copy()
         return {**self.__dict__, **own}

@@ -13,7 +13,6 @@ import typer
 
 from stoker._core.first_use import HOMES
 from stoker._core.machine import cpus
-from stoker.diagnostics.chosen_workers import engine_lines
 from stoker.diagnostics.cli.output import (
     CommandError,
     StatusLine,
@@ -28,7 +27,7 @@ from stoker.diagnostics.cli.output import (
 )
 from stoker.diagnostics.measurements import LoaderSummary, Measurements, write_trace
 from stoker.diagnostics.page.report_page import write_report
-from stoker.diagnostics.run_findings import finding_lines
+from stoker.diagnostics.run_findings import engine_lines, finding_lines
 from stoker.diagnostics.run_result import as_dict, gpus_as_dicts
 from stoker.diagnostics.verdict import verdict
 from stoker.diagnostics.watched_program import ScriptRun, command_of
