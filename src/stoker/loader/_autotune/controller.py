@@ -59,10 +59,13 @@ class AutotuneController:
         set_aside: the loader's settings for workers, while it has none.
     """
 
+    _least = 1  # of the class, as pickles of former versions lack it
+
     def __init__(self, least: int = 1) -> None:
         ranks = cpus.ranks()
         self.most = max(1, min(cpus.for_this_rank(), memory.available().bytes // (MEMORY_OF_A_WORKER * ranks)))
-        self._least = least
+        if least != 1:
+            self._least = least
         self.choice: Choice | None = None
         self._shown = self.most  # value of the loader's attribute
         self._running = self.most  # workers that the latest iterator began with
