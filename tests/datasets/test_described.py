@@ -1,86 +1,113 @@
-"""What a dataset says of a sample is heard through those that hand its samples on."""
+"""The `repr` of datasets and loaders: what they read, without I/O, secrets, or a call of the user's code."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from stoker.datasets import CacheDataset, ConcatDataset, MapDataset, Subset
-from stoker.datasets.gather import describe
+import stoker
+from stoker.datasets.described import shown
+from tests.pinned import objects, sample_files
+from tests.pinned.test_pickles import PICKLES, need
+
+NAMES = [
+    *(name for name in objects.of_files(Path()) if isinstance(getattr(stoker, name.partition(",")[0], None), type)),
+    *objects.out_of_reach(Path()),
+    *objects.of_memory(),
+]
 
 
-class Photos:
-    """Says of each sample which it is."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("described")
+    sample_files.unpack_files(PICKLES["files"], folder)
+    return folder
 
-    stoker_protocol = True
 
-    def __init__(self, name: str, length: int) -> None:
-        self._name = name
-        self._length = length
+@pytest.mark.parametrize("name", NAMES)
+def test_each_dataset_says_what_it_is(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need(name)
+    dataset = {**objects.of_files(folder), **objects.out_of_reach(folder), **objects.of_memory()}[name]()
+    if not isinstance(dataset, stoker.Dataset) or type(dataset) is stoker.Dataset:
+        pytest.skip("no dataset of Stoker's")
+    monkeypatch.setattr("builtins.open", no_io)
+    monkeypatch.setattr("os.stat", no_io)
+    monkeypatch.setattr("os.scandir", no_io)
+    text = repr(dataset)
+    assert re.fullmatch(r"<[A-Z]\w+.*>", text, re.DOTALL) and "object at 0x" not in text
 
+
+def no_io(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a repr reads nothing")
+
+
+def test_secrets_are_not_shown() -> None:
+    place = "https://me:secret@host/a.tar?X-Amz-Signature=secret#secret"
+    stream = stoker.TarStream([place, place], storage_options={"headers": {"Authorization": "secret"}})
+    assert repr(stream) == "<TarStream of 2 shards, https://host/a.tar …>"
+    assert repr(stoker.DataLoader(stream, 4)) == (
+        "<DataLoader: batches of 4 of <TarStream of 2 shards, https://host/a.tar …>, num_workers=0>"
+    )
+    assert shown("https://me:se/cr@et@host/a") == "https://host/a"
+
+
+class Mine(stoker.Dataset[int]):
     def __len__(self) -> int:
-        return self._length
+        raise AssertionError("may take long")
 
     def __getitem__(self, index: int) -> int:
-        return index
-
-    def describe(self, index: int) -> str:
-        return f"{self._name}/{index}"
+        raise AssertionError("may take long")
 
 
-def test_dataset_describes_its_own_samples() -> None:
-    assert describe(Photos("a", 3), 2) == "a/2"
-    assert describe([1, 2], 0) is None
+class Half(stoker.TensorDataset):
+    def __len__(self) -> int:
+        raise AssertionError("may take long")
 
 
-def wrappers(data: Any) -> list[Any]:
-    ours: list[Any] = [Subset(data, [4, 2, 0]), Subset(Subset(data, np.arange(5)), [4, 2, 0])]
-    return [*ours, ConcatDataset([Subset(data, [4]), [7], Subset(data, [2, 0])])]
+class Unmade(stoker.Subset[int]):
+    def __init__(self) -> None:
+        self.indices: Any = None
 
 
-def test_subset_describes_a_sample_by_its_source_index() -> None:
-    for data in wrappers(Photos("a", 5))[:2]:
-        assert [describe(data, index) for index in (0, 1, -1)] == ["a/4", "a/2", "a/0"]
+def test_no_code_of_the_users_is_called() -> None:
+    assert repr(mine := Mine()) == object.__repr__(mine)
+    assert repr(stoker.RetryDataset(Mine())) == "<RetryDataset of Mine>"
+    assert repr(stoker.Subset(Mine(), range(3))) == "<Subset: 3 samples of Mine>"
+    assert repr(Half(np.arange(3))) == "<Half>"
+    assert "Unmade object at" in repr(Unmade())
 
 
-def test_wrapping_datasets_pass_on_the_description() -> None:
-    data = Photos("a", 5)
-    for around in (MapDataset(data, str), CacheDataset(data, memory=1 << 16), MapDataset(Subset(data, [3, 4]), str)):
-        place = 1 if len(around) == 2 else 4
-        assert describe(around, place) == "a/4"
-    assert describe(MapDataset([1, 2], str), 0) is None
+def test_deep_and_wide_ones_are_cut() -> None:
+    dataset: Any = stoker.TensorDataset(np.arange(3))
+    for _ in range(2000):
+        dataset = stoker.RetryDataset(dataset)
+    assert repr(dataset) == "<RetryDataset of <RetryDataset of <RetryDataset of <RetryDataset …>>>>"
+    wide = stoker.ConcatDataset([stoker.TensorDataset(np.arange(2)), [1], [2], [3]])
+    assert repr(wide) == "<ConcatDataset: 5 samples of 4: <TensorDataset: 2 samples>, list, …>"
 
 
-def test_each_of_several_has_its_own() -> None:
-    data: Any = ConcatDataset([Photos("a", 2), range(3), Photos("b", 2)])
-    assert [describe(data, index) for index in range(-1, 7)] == ["b/1", "a/0", "a/1", None, None, None, "b/0", "b/1"]
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"batch_size": None}, "single samples of list, num_workers=0"),
+        ({"batch_sampler": [[0, 1], [2]]}, "batches of list, num_workers=0"),
+        ({"batch_sampler": stoker.BatchSampler([0, 1, 2], 2, False)}, "batches of 2 of list, num_workers=0"),
+        ({"batch_size": 3, "num_workers": 2}, "batches of 3 of list, num_workers=2"),
+    ],
+    ids=str,
+)
+def test_loaders_say_what_they_load(given: dict[str, Any], text: str) -> None:
+    assert repr(stoker.DataLoader([0, 1, 2], **given)) == f"<DataLoader: {text}>"
 
 
-def test_missing_sample_has_no_description() -> None:
-    """It raises when it is asked for, and that is told; a second complaint would only hide it."""
-    for data in wrappers(Photos("a", 5)):
-        assert describe(data, 99) is None and describe(data, -99) is None
-
-
-def test_error_in_a_description_passes_through() -> None:
-    class Broken(Photos):
-        def describe(self, index: int) -> str:
-            raise IndexError("no such file")
-
-    for data in wrappers(Broken("a", 5)):
-        with pytest.raises(IndexError, match="no such file"):
-            describe(data, 0)
-
-
-def test_torchs_datasets_pass_on_the_description() -> None:
-    torch_data = pytest.importorskip("torch.utils.data")
-    inner = torch_data.ConcatDataset([Photos("a", 2), torch_data.Subset(Photos("b", 9), [8, 7])])
-    assert [describe(inner, index) for index in range(4)] == ["a/0", "a/1", "b/8", "b/7"]
-    assert describe(Subset(torch_data.Subset(inner, [3, 2, 1]), [0]), 0) == "b/7"
-
-    class Turned(torch_data.Subset):  # type: ignore[misc]
-        """What its indices mean is its own."""
-
-    assert describe(Turned(Photos("a", 9), [1]), 0) is None
+def test_names_of_packages_can_be_completed() -> None:
+    packages = [stoker, *(each for each in pkgutil.iter_modules(stoker.__path__) if not each.name.startswith("_"))]
+    for each in packages:
+        module = each if each is stoker else importlib.import_module(f"stoker.{each.name}")
+        assert set(getattr(module, "__all__", ())) <= set(dir(module)), module

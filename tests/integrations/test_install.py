@@ -359,3 +359,11 @@ def test_stokers_own_loader_is_not_touched(installed: stoker.Installation) -> No
     assert type(again) is stoker.DataLoader and is_ours(again)
     for each in (loader, again):
         each.close()
+
+
+def test_the_loader_behind_says_what_it_is(installed: stoker.Installation) -> None:
+    loader = torch.utils.data.DataLoader([0, 1, 2], 2, num_workers=1)
+    assert repr(stoker.loader_of(loader)) == (
+        "<Stoker's engine behind a DataLoader: batches of 2 of list, num_workers=1>"
+    )
+    assert repr(loader) == object.__repr__(loader), "torch's class has no repr of its own"

@@ -69,7 +69,7 @@ def test_environment_is_set_and_restored(monkeypatch: pytest.MonkeyPatch) -> Non
         with stoker.install(images=False, children=True):
             site, *rest = os.environ["PYTHONPATH"].split(os.pathsep)
             assert (Path(site) / "sitecustomize.py").exists() and rest == ([before] if before else [])
-            assert os.environ["STOKER_INSTALL"] == '{"images": false, "order": "torch"}'
+            assert os.environ["STOKER_INSTALL"] == '{"images": false, "order": "torch", "num_workers": null}'
         assert "STOKER_INSTALL" not in os.environ and os.environ.get("PYTHONPATH") == before
 
 

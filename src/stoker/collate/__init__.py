@@ -39,6 +39,10 @@ else:
     )
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 __all__ = [
     "NOT_GATHERED",
     "Compiled",

@@ -13,3 +13,7 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     return first_use.loaded(__name__, name, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stoker._core import nominal
+from stoker.datasets.described import described
 
 if TYPE_CHECKING:
     from stoker.datasets.chain import ChainDataset, ConcatDataset
@@ -39,6 +40,9 @@ class Dataset(nominal.base("Dataset"), Generic[T_co]):  # type: ignore[misc]  # 
         from stoker.datasets.chain import ConcatDataset  # torch defines `+` too; a local import avoids a cycle
 
         return ConcatDataset([self, other])
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 class IterableDataset(Dataset[T_co], nominal.base("IterableDataset"), Iterable[T_co]):  # type: ignore[misc]

@@ -20,8 +20,9 @@ from typing import Any
 from stoker.diagnostics.composition.order_hooks import OrderHooks
 from stoker.diagnostics.loader_hooks import MEASURED, TORCHDATA, LoaderHooks
 from stoker.diagnostics.profile.jpeg_decoding import measure_decoding
-from stoker.diagnostics.recorder import Recorder
+from stoker.diagnostics.recorder import Recorder, say
 from stoker.diagnostics.worker_hooks import MADE, WorkerHooks
+from stoker.errors import InstallError
 
 FOLDER = "STOKER_RUN_FOLDER"
 """The variable with the folder for the records. Without it nothing is measured."""
@@ -29,6 +30,8 @@ FOLDER = "STOKER_RUN_FOLDER"
 ENGINE = "STOKER_RUN_ENGINE"
 """The variable with the engine: "torch" leaves the loaders as they are, "stoker" calls `stoker.install()`."""
 
+AUTO = "STOKER_RUN_AUTO"
+"""The variable that is set if the engine also finds the number of workers of each loader."""
 
 LIMIT = "STOKER_RUN_LIMIT"
 """The variable with a `BatchLimit` as text, after which the program ends. Without it the program runs to its end."""
@@ -138,7 +141,13 @@ def _install_at_first_loader(hooks: LoaderHooks, module: ModuleType) -> None:
     from stoker.integrations.first_loader import at_first_loader
 
     def install() -> None:
-        sys.modules["stoker"].install()
+        auto = "auto" if os.environ.get(AUTO) else None
+        try:
+            sys.modules["stoker"].install(num_workers=auto)
+        except InstallError as error:
+            if auto is None:
+                raise
+            say(f"stoker run: --auto has no effect, because the program has called stoker.install() itself: {error}")
         hooks.measure(module.__name__)
         if hasattr(sys.modules.get(TORCHDATA), "StatefulDataLoader"):  # else in the middle of its import
             hooks.measure(TORCHDATA)

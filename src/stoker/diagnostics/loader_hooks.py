@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker._core.protocol import is_ours
 from stoker.diagnostics.recorder import SIZED, TOGETHER, EpochRecord, Recorder, bytes_in, counted_by_shape, samples_in
-from stoker.diagnostics.worker_hooks import FaultHooks, WorkerHooks, starting
+from stoker.diagnostics.worker_hooks import FaultHooks, WorkerHooks, note_workers, starting
 from stoker.extend import Observer, observe
 
 if TYPE_CHECKING:
@@ -191,6 +191,8 @@ class LoaderHooks(Observer):
             record = self._recorder.begin(loader, site, begun, ready, engine, mark, self._maker(loader))
             if self._early:
                 self._recorder.sample(record, self._early)
+            if engine == "stoker":
+                note_workers(self._recorder, loader, mark)
             vars(iterator)[MARK] = record
             if order is not None:
                 order.begun(early, loader, iterator, record)

@@ -64,6 +64,7 @@ class MeasuredLoader:
         sampled: seconds inside the sampler.
         noted: notes of the samples of some epochs, as they were written.
         faults: of its samples and workers.
+        chosen: the number of workers that `--auto` has chosen, in words.
     """
 
     about: dict[str, Any]
@@ -75,6 +76,7 @@ class MeasuredLoader:
     sampled: float = 0.0
     noted: list[dict[str, Any]] = field(default_factory=list)
     faults: FaultLog = field(default_factory=FaultLog)
+    chosen: str | None = None
 
     @property
     def restarts(self) -> bool:
@@ -130,7 +132,8 @@ class MeasuredLoader:
             self.about, self.made, len(self.epochs), batches, count, spent, waited, first, steady, steady_waited, cpu,
             peak, restarts, making, used / (used + idle) if used else None, max(0.0, used - cpu) / (used + idle or 1.0),
             sum(share * time for share, time in busy) / sum(time for _, time in busy) if busy else None,
-            self.sampled, ends, sum(sorted(waits)[-(len(waits) // 20 or 1) :]), median(self.sizes) if self.sizes else 0, jpegs=sum(map(sum, self.jpegs)),
+            self.sampled, ends, sum(sorted(waits)[-(len(waits) // 20 or 1) :]), median(self.sizes) if self.sizes else 0,
+            jpegs=sum(map(sum, self.jpegs)),
         )  # fmt: skip
 
 
@@ -295,6 +298,9 @@ class Measurements:
         elif "fault" in record:
             marked = self._marked.get(record["mark"])
             (self if marked is None else marked).faults.heed(record)
+        elif "chosen" in record:
+            if (chosen := self._marked.get(record["mark"])) is not None:
+                chosen.chosen = record["chosen"]
         elif "bytes" in record:
             self._loaders[file, record["loader"]].sizes.append(record["bytes"])
         elif "sampled" in record:

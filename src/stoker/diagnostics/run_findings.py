@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -50,6 +50,20 @@ def growth_curves(known: Measurements, loaders: Sequence[MeasuredLoader], times:
     found = growth_of(known, loaders)
     moments = [known.begun + time for time in times]
     return {str(number): curve(growth, moments) for number, growth in found.items()}
+
+
+def engine_lines(known: Measurements) -> Iterator[str]:
+    """Returns lines on the engine of each loader, and the number of workers that it has chosen, of a run with
+    Stoker's."""
+    ours = [loader for loader in known.loaders if loader.about.get("engine") == "stoker"]
+    if ours:
+        every = "all loaders" if len(ours) == len(known.loaders) else ", ".join(loader.name for loader in ours)
+        yield f"Stoker's engine ran {every}."
+    for loader in known.loaders:
+        if loader not in ours:
+            yield f"{loader.name}: stayed on torch's engine; a warning of the program says why."
+        elif loader.chosen is not None:
+            yield f"{loader.name}: {loader.chosen}."
 
 
 def finding_lines(known: Measurements, loaders: Sequence[MeasuredLoader]) -> list[str]:

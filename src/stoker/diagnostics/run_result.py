@@ -29,6 +29,7 @@ def as_dict(known: Measurements) -> dict[str, Any]:
             {
                 **loader_as_dict(one.summary(known.samples, known.gpus), usable),
                 "composition": composition_of(one.noted),
+                "workers_chosen": one.chosen,
                 **found,
             }
             for one, found in zip(known.loaders, findings_of_loaders(known), strict=True)

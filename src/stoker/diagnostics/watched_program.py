@@ -273,6 +273,7 @@ class ScriptRun:
         engine: "torch" measures the loaders as they are, "stoker" puts Stoker's engine in their place.
         stdout: its standard output; None for this process's.
         composition: whether the samples of batches are noted: their order, classes and lengths.
+        auto: whether Stoker's engine also finds the number of workers of each loader.
 
     Attributes:
         measurements: what is known so far.
@@ -284,11 +285,12 @@ class ScriptRun:
         engine: Literal["torch", "stoker"] = "torch",
         stdout: IO[Any] | int | None = None,
         composition: bool = False,
+        auto: bool = False,
     ) -> None:
         self._command = list(command)
         self._engine = engine
         self._stdout = stdout
-        self._composition = composition
+        self._composition, self._auto = composition, auto
         self.measurements = Measurements()
 
     def run(self, watch: Callable[[Measurements], None] | None = None) -> int:
@@ -342,6 +344,7 @@ class ScriptRun:
             attach.ENGINE: self._engine,
             attach.DETAILED: "1",
             attach.COMPOSITION: "1" if self._composition else "",
+            attach.AUTO: "1" if self._auto else "",
         }
 
 

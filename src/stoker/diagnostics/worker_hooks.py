@@ -152,6 +152,16 @@ NO_FAULTS = ("auto", "hint")
 _STACKS = ("Its last Python stack:", "Its Python stack:")
 
 
+def note_workers(recorder: Recorder, loader: Any, mark: str | None) -> None:
+    """Records the number of workers of a torch loader on Stoker's engine, or why it is the program's, where
+    `stoker.install(num_workers="auto")` is in force; an epoch has begun."""
+    if mark is not None and "stoker.integrations.install" in sys.modules:
+        with contextlib.suppress(TypeError):  # no loader of torch's
+            hidden = sys.modules["stoker"].loader_of(loader)
+            if (text := getattr(hidden, "workers_text", None)) is not None:
+                recorder.note({"chosen": text, "mark": mark})
+
+
 class FaultHooks:
     """Records the faults of this process.
 
@@ -172,6 +182,8 @@ class FaultHooks:
             self._heed(event)
 
     def _heed(self, event: Event) -> None:
+        if event.kind == "auto":
+            self._recorder.note({"chosen": event.message, "mark": self._recorder.mark})
         if event.kind in NO_FAULTS:
             return
         details = event.details

@@ -60,3 +60,7 @@ _HOMES = {
 }
 __all__ = sorted(_HOMES)
 __getattr__ = first_use.loading(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

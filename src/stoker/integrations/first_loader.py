@@ -88,7 +88,7 @@ class ChildEnvironment:
         self._before = {name: os.environ.get(name) for name in (VARIABLE, "PYTHONPATH")}
         path = os.environ.get("PYTHONPATH")
         self._set = {
-            VARIABLE: json.dumps({"images": settings.images, "order": settings.order}),
+            VARIABLE: json.dumps({name: of for name, of in settings._asdict().items() if name != "children"}),
             "PYTHONPATH": SITE if not path else os.pathsep.join([SITE, path]),
         }
         os.environ.update(self._set)

@@ -61,7 +61,12 @@ class Installation:
 _installed: Installation | None = None
 
 
-def install(images: bool = True, children: bool = False, order: Literal["torch", "stoker"] = "torch") -> Installation:
+def install(
+    images: bool = True,
+    children: bool = False,
+    order: Literal["torch", "stoker"] = "torch",
+    num_workers: Literal["auto"] | None = None,
+) -> Installation:
     """Puts Stoker's engine under every `torch.utils.data.DataLoader` of this process, and returns what undoes it.
 
     Torch's class stays, with its constructor, attributes, checks and samplers; only its iterators become Stoker's. So
@@ -81,6 +86,14 @@ def install(images: bool = True, children: bool = False, order: Literal["torch",
             first loader. Sets `STOKER_INSTALL` and `PYTHONPATH`. Forked children, workers, and processes that unpickle
             a loader need no environment.
         order: "stoker" gives `shuffle=True` Stoker's permutation: constant time, and a state of 0.3 kB instead of 7.
+        num_workers: "auto" finds the number of workers for each loader while the program runs, as
+            `DataLoader(num_workers="auto")` does, between 1 and what CPUs and memory allow. Batches, their order and
+            the global generator stay. No longer torch's are numbers that samples draw by their worker's seed
+            (`get_worker_info().seed`), and its `id` and `num_workers`: they depend on the number. A loader
+            keeps its number if it is 0, or if its batches or its memory depend on it: a stream, a `worker_init_fn`,
+            threads, clean interpreters, and with order="torch" a sampler that may draw random numbers as it goes
+            (a class of the program's; `RandomSampler` with a generator). The attribute of torch's loader stays as it
+            was passed; `loader_of(loader).num_workers` is the number.
 
     Returns:
         An object with `undo()`, which is a context manager. A second call with the same arguments returns the same
@@ -97,7 +110,11 @@ def install(images: bool = True, children: bool = False, order: Literal["torch",
     global _installed
     if order not in ("torch", "stoker"):
         raise ValueError(f"order should be 'torch' or 'stoker', but got order={order!r}")
-    settings = Settings(bool(images), bool(children), order)
+    if num_workers not in (None, "auto"):
+        raise ValueError(
+            f"num_workers should be 'auto', or None to keep each loader's own, but got num_workers={num_workers!r}"
+        )
+    settings = Settings(bool(images), bool(children), order, num_workers)
     if (info := get_worker_info()) is not None:
         raise errors.InstallError(
             f"stoker.install() was called in worker {info.id} of a loader, where it would change nothing for the "

@@ -24,6 +24,7 @@ from stoker._core.machine import cpus
 from stoker._core.tracebacks import hide_own_frames
 from stoker._engine.supervision.rules import StallAction
 from stoker.datasets.base import is_stream
+from stoker.datasets.described import loaded_by
 from stoker.events import Listener
 from stoker.loader import loader_kind, torch_support
 from stoker.loader._accounting import observer
@@ -351,6 +352,9 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             hide_own_frames(error, keep_first=True)
             raise
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {loaded_by(self)}>"
+
     def __len__(self) -> int:
         """Returns the batches in an epoch; for an IterableDataset with a length, the best guess from it."""
         if not self._dataset_kind:
@@ -666,8 +670,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
 
     def _get_iterator(self) -> LoaderIterator:
         record = record_of(self)
-        if (auto := record.automatic(self)) is not None:
-            auto.prepare(self, record.options(self))
+        record.prepare(self)
         iterator = LoaderIterator(self)
         record.latest = weakref.ref(iterator)
         return iterator
@@ -706,6 +709,7 @@ def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
     iterator = loader._iterator
     if (auto := record.automatic(loader)) is not None:
         if not auto.fits(loader, record.ledger):
+            record.goes_on = getattr(iterator, "is_open", False) and loader.num_workers > 0
             _end_workers(loader)
     elif isinstance(iterator, LoaderIterator) and iterator.workers != loader.num_workers:  # the attribute was set since
         _end_workers(loader)

@@ -78,7 +78,8 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._outside = current.rng  # another loader's, if this loader is part of its dataset
         self.workers = loader.num_workers
         record = record_of(loader)
-        self._follow(loader, record, first=True)
+        first, record.goes_on = not record.goes_on, False
+        self._follow(loader, record, first)
         options = self._options
         pins = pinning.can_pin(options.pin_memory, options.pin_memory_device, options.output)
         self._transfer: Callable[[Any], Any] | None = pinning.pin if pins else None

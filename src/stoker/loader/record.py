@@ -56,7 +56,11 @@ class LoaderRecord:
         is_gathered: whether a framework's checkpoints hold the states of all ranks, as `StokerCallback` gathers them.
         skipped: an epoch that has not begun, and the batches that `skip()` leaves out of it.
         drawn: names of the random generators that samples have drawn from.
+        goes_on: whether the next iterator takes the place of one whose workers were kept, with another number of them:
+            like that one it draws no seed.
     """
+
+    goes_on = False  # of the class, as pickles of former versions lack it
 
     def __init__(self, options: LoaderOptions, auto: AutotuneController | None) -> None:
         self._made_with = options
@@ -155,6 +159,11 @@ class LoaderRecord:
         if self.auto is not None and not self.auto.obeyed(loader):
             self.auto = None
         return self.auto
+
+    def prepare(self, loader: Any) -> None:
+        """Decides with how many workers the iterator that is about to be made begins."""
+        if (auto := self.automatic(loader)) is not None:
+            auto.prepare(loader, self.options(loader))
 
     def obey_set_epoch(self) -> None:
         """Forgets a loaded state if `set_epoch` asks for another epoch."""

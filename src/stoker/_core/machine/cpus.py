@@ -103,9 +103,9 @@ def taken() -> int:
     return sum(claim.number for claim in claims if claim is not None)
 
 
-def claim(wanted: int, most: int) -> Claim:
-    """Claims up to `wanted` workers of those left of `most`; at least one, unless `wanted` is 0."""
-    return Claim(max(min(1, wanted), min(wanted, most - taken())))
+def claim(wanted: int, most: int, least: int = 1) -> Claim:
+    """Claims up to `wanted` workers of those left of `most`; at least `least`, if as many are wanted."""
+    return Claim(max(min(least, wanted), min(wanted, most - taken())))
 
 
 # How much of the CPUs is in use by all programs of the machine (Linux).

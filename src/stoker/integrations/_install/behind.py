@@ -10,8 +10,11 @@ from typing import Any
 from stoker import errors
 from stoker._core.exceptions import users_level
 from stoker.datasets.base import is_stream
+from stoker.datasets.described import loaded_by
 from stoker.integrations._install.current import CURRENT, HIDDEN, Settings
+from stoker.integrations._install.workers import why_kept
 from stoker.loader import loader_kind, torch_support
+from stoker.loader._autotune.controller import AutotuneController
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.record import options_of, record_of
@@ -152,6 +155,8 @@ def _made(loader: Any, values: list[Any], before: Behind | None, settings: Setti
     old = None if before is None else before.loader
     try:
         hidden = HiddenLoader(settings.images, **_arguments(loader, values, settings))
+        if settings.num_workers == "auto":
+            hidden.find_workers(settings)
         if old is not None and old.has_place:
             hidden.load_state_dict(old.state_dict())
     except Exception as error:  # whatever the cause: the program runs on as it did without us
@@ -226,6 +231,32 @@ class HiddenLoader(DataLoader[Any]):
     def __init__(self, images: bool = False, **arguments: Any) -> None:
         super().__init__(**arguments)
         record_of(self).follow_torch(images)
+        self._workers_text: str | None = None
+
+    def find_workers(self, settings: Settings) -> None:
+        """Finds the number of workers while the program runs, unless the batches depend on it."""
+        why, given = why_kept(options_of(self), settings), self.num_workers
+        if why is not None:
+            self._workers_text = f"num_workers={given} is kept: {why}"
+            return
+        auto = record_of(self).auto = AutotuneController(least=given)
+        self._workers_text = f"num_workers={given} of the program"
+        self.num_workers = auto.most
+
+    @property
+    def workers_text(self) -> str | None:
+        """Returns the number of workers that `install(num_workers="auto")` has found, or why it is the program's; None
+        without "auto"."""
+        record, text = record_of(self), self._workers_text
+        return text if record.auto is None else f"{text} is {record.auto.text(options_of(self))}"
+
+    def __repr__(self) -> str:
+        return f"<Stoker's engine behind a DataLoader: {loaded_by(self)}>"
+
+    def describe(self) -> str:
+        """Returns a description of the run, as `DataLoader.describe`."""
+        text = super().describe()
+        return text if record_of(self).auto is not None else "\n".join(filter(None, [text, self._workers_text]))
 
     def check_worker_number_rationality(self) -> None:
         """Does nothing: torch's loader has warned."""
@@ -240,8 +271,10 @@ class HiddenLoader(DataLoader[Any]):
         return super().state_dict()
 
     def _get_iterator(self) -> LoaderIterator:
+        record = record_of(self)
+        record.prepare(self)
         iterator = HiddenIterator(self)
-        record_of(self).latest = weakref.ref(iterator)
+        record.latest = weakref.ref(iterator)
         return iterator
 
     def check_start(self) -> None:

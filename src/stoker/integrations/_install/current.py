@@ -26,6 +26,7 @@ class Settings(NamedTuple):
     images: bool = True
     children: bool = False
     order: Order = "torch"
+    num_workers: Literal["auto"] | None = None
 
 
 class _InForce:

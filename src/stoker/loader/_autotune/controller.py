@@ -50,15 +50,22 @@ AGAIN, LONG = 2, 5.0
 class AutotuneController:
     """Finds the number of workers of a loader. Used by the thread that iterates.
 
+    Args:
+        least: workers that it begins with, whatever other open loaders have, if the machine allows them.
+
     Attributes:
         most: workers that the machine allows.
         choice: the decision, or None.
         set_aside: the loader's settings for workers, while it has none.
     """
 
-    def __init__(self) -> None:
+    _least = 1  # of the class, as pickles of former versions lack it
+
+    def __init__(self, least: int = 1) -> None:
         ranks = cpus.ranks()
         self.most = max(1, min(cpus.for_this_rank(), memory.available().bytes // (MEMORY_OF_A_WORKER * ranks)))
+        if least != 1:
+            self._least = least
         self.choice: Choice | None = None
         self._shown = self.most  # value of the loader's attribute
         self._running = self.most  # workers that the latest iterator began with
@@ -93,7 +100,7 @@ class AutotuneController:
         choice = self.choice
         wanted = self.most if choice is None or choice.number == choice.most else choice.number
         if choice is None or choice.number <= choice.most:
-            self._claim = cpus.claim(wanted, self.most)
+            self._claim = cpus.claim(wanted, self.most, min(self._least, self.most))
             self._running = self._claim.number
         else:  # those beyond do not compute
             self._claim = cpus.claim(choice.most, self.most)
@@ -130,7 +137,8 @@ class AutotuneController:
                 far.grow(options.num_workers)
             return AutotuneBackend(far, claim)
         if self._trial is None or self._trial.most != options.num_workers:
-            beyond = _beyond if far.capabilities.can_grow and options.memory_budget is None else lambda most: most
+            grows = far.capabilities.can_grow and options.memory_budget is None
+            beyond = functools.partial(_beyond, self._least) if grows else lambda most: most
             self._trial = Trial(options.num_workers, not _far_only(options), ahead, beyond)
         near = functools.partial(_near, options, in_trainer)
         settled = functools.partial(self._settled, weakref.ref(loader), dispatcher)
@@ -185,14 +193,18 @@ def fixed(options: LoaderOptions) -> str | None:
     return "seeding='worker' seeds a fixed number of workers" if options.seeding == "worker" else None
 
 
-def _beyond(most: int) -> int:
+def _beyond(least: int, most: int) -> int:
     """Returns the number of workers that are possible while they hardly compute."""
-    return min(FOR_EACH_CPU * most, most + memory.available().bytes // (MEMORY_OF_A_WORKER * cpus.ranks()))
+    return min(max(FOR_EACH_CPU * most, least), most + memory.available().bytes // (MEMORY_OF_A_WORKER * cpus.ranks()))
 
 
 def _far_only(options: LoaderOptions) -> bool:
-    """Returns whether the user's options need workers, or the work may leave traces in the trainer."""
+    """Returns whether the user's options need workers, or the work may leave traces in the trainer.
+
+    A program that runs under `stoker.install()` has asked for workers, and its samples may rely on being in one.
+    """
     asked = (
+        options.shard == "torch",
         *(options.timeout, options.error_word != "raise", options.stall_action != "warn"),
         *(options.threads_per_worker > 1, options.memory_budget, options.max_samples_per_worker),
     )

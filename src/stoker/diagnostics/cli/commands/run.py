@@ -27,7 +27,7 @@ from stoker.diagnostics.cli.output import (
 )
 from stoker.diagnostics.measurements import LoaderSummary, Measurements, write_trace
 from stoker.diagnostics.page.report_page import write_report
-from stoker.diagnostics.run_findings import finding_lines
+from stoker.diagnostics.run_findings import engine_lines, finding_lines
 from stoker.diagnostics.run_result import as_dict, gpus_as_dicts
 from stoker.diagnostics.verdict import verdict
 from stoker.diagnostics.watched_program import ScriptRun, command_of
@@ -58,6 +58,9 @@ def run(
         Literal["torch", "stoker"],
         typer.Option(help="Measure the loaders as they are (torch), or with Stoker's engine in their place (stoker)."),
     ] = "torch",
+    auto: Annotated[
+        bool, typer.Option("--auto", help="With --engine stoker: find the number of workers while the program runs.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Write the report: one HTML file, which opens offline.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the timeline as Chrome JSON, for ui.perfetto.dev.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; the program's output goes to stderr.")] = False,
@@ -69,10 +72,12 @@ def run(
     """
     words = checked_command(command or [], module)
     check_engine(engine)
+    if auto and engine != "stoker":
+        raise CommandError("--auto finds the number of workers on Stoker's engine: add --engine stoker")
     check_output(report, "--report", "HTML", words[1])
     check_output(trace, "--trace", "JSON", words[1])
     stdout = sys.stderr.fileno() if as_json else None
-    script = ScriptRun(words, engine, stdout, composition=as_json or report is not None)
+    script = ScriptRun(words, engine, stdout, composition=as_json or report is not None, auto=auto)
     with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line:
         code = script.run(lambda known: line.show(live(known)))
     known = script.measurements
@@ -81,7 +86,7 @@ def run(
         if as_json:
             print_json({"exit_code": code, "engine": engine, **as_dict(known)})
         else:
-            show(known, code)
+            show(known, code, engine)
     finally:  # also if nobody reads the output any more
         failure = written(
             ("--report", report, lambda path: write_report(known, path, title, engine)),
@@ -225,8 +230,8 @@ def live(known: Measurements) -> str:
     )
 
 
-def show(known: Measurements, code: int) -> None:
-    """Prints the table, and the verdicts, to standard error."""
+def show(known: Measurements, code: int, engine: str = "torch") -> None:
+    """Prints the table, the engine of the loaders, and the verdicts, to standard error."""
     console = console_of(sys.stderr)
     loaders = [loader.summary(known.samples, known.gpus) for loader in known.loaders]
     ended = "was interrupted" if known.interrupted else "ended" if code == 0 else f"failed with exit code {code}"
@@ -256,6 +261,8 @@ def show(known: Measurements, code: int) -> None:
     print_table(console, [row(loader, on_gpu) for loader in loaders if loader in most])
     if len(loaders) > SHOWN:
         console.print(f"... and {len(loaders) - SHOWN} loaders with less time: --json shows all")
+    for line in engine_lines(known) if engine == "stoker" else ():
+        console.print(line)
     usable = cpus.cpus()
     verdicts = [(titled(loader), verdict(loader, usable.number, usable.quota)) for loader in most]
     for name, said in [one for one in verdicts if one[1].kind != "too short"] or verdicts[:1]:
