@@ -133,7 +133,7 @@ class MeasuredLoader:
             peak, restarts, making, used / (used + idle) if used else None, max(0.0, used - cpu) / (used + idle or 1.0),
             sum(share * time for share, time in busy) / sum(time for _, time in busy) if busy else None,
             self.sampled, ends, sum(sorted(waits)[-(len(waits) // 20 or 1) :]), median(self.sizes) if self.sizes else 0,
-            jpegs=sum(map(sum, self.jpegs)),
+            sum(map(sum, self.jpegs)),
         )  # fmt: skip
 
 
@@ -185,11 +185,11 @@ class LoaderSummary:
     machine: float | None = None
     others: float = 0.0
     gpu: float | None = None
-    jpegs: float = 0.0
     sampled: float = 0.0
     ends: float = 0.0
     long_waits: float = 0.0
     size: float = 0
+    jpegs: float = 0.0
 
     @property
     def rate(self) -> float:

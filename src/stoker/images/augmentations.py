@@ -111,7 +111,7 @@ class RandomRotation(ImageTransform):
         angle = sample_rng().random_generator.uniform(*self.degrees)
         how = FILTERS[self.interpolation]
         picture.change(
-            lambda image: image.rotate(angle, how, self.expand, self.center, fillcolor=self.fill)  # type: ignore[arg-type]
+            lambda image: image.rotate(angle, how, self.expand, self.center, fillcolor=self.fill)
         )
 
     def __repr__(self) -> str:

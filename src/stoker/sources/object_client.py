@@ -339,8 +339,8 @@ def _made(options: Options, place: ObjectURL) -> Any:
         kind = store.S3Store if place.kind == "s3" else store.GCSStore
         return kind(place.root, config=config, **common, **credentials)
     except exceptions.UnknownConfigurationKeyError:
-        kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[place.kind]
-        unknown = [name for name, value in config.items() if not _is_known(kind, name, value)]
+        of_kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[place.kind]
+        unknown = [name for name, value in config.items() if not _is_known(of_kind, name, value)]
         raise ValueError(
             f"storage_options has a name that {place.kind} does not know: {', '.join(map(meant, unknown))}. {GUIDE}"
         ) from None
