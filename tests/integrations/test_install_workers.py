@@ -62,6 +62,20 @@ def test_order_and_generator_stay_torchs(kind: str, workers: dict[str, Any]) -> 
     assert ours == torchs
 
 
+def test_generator_is_left_as_torch_leaves_it_after_a_break() -> None:
+    """A RandomSampler draws once more at its end, which is reached, or not, by what workers have drawn ahead."""
+
+    def left_early() -> list[Any]:
+        loader = data.DataLoader(
+            list(range(24)), 4, shuffle=True, generator=torch.Generator().manual_seed(3), num_workers=3
+        )
+        return [next(iter(loader)).tolist() for _ in range(3)]
+
+    torchs = left_early()
+    with stoker.install(images=False, num_workers="auto"):
+        assert left_early() == torchs
+
+
 def test_numbers_that_samples_draw_do_not_depend_on_it() -> None:
     found = []
     for num_workers in (None, "auto"):
