@@ -1,7 +1,7 @@
 """Tracebacks as a user reads them: without the frames of Stoker, unless the environment has `STOKER_TRACEBACK=full`.
 
 An exception of another class that has no frames but Stoker's keeps those outside the loader, or all if there are none:
-they may show a bug of Stoker's. The cause of an exception of Stoker's keeps none.
+they may show a bug of Stoker's. One that is the cause of an exception of Stoker's, or is caused by one, keeps none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def hide_own_frames(error: BaseException, keep_first: bool = False) -> None:
     while todo:
         each = todo.pop()
         trace = _of(each, "__traceback__")
-        may_be_none = _is(each, (StokerError, KeyboardInterrupt)) or _is(error, StokerError)
+        explained = _is(_of(each, "__cause__"), StokerError) or _is(error, StokerError)
+        may_be_none = explained or _is(each, (StokerError, KeyboardInterrupt))
         kept = _without(trace, (_PACKAGE,)) or (None if may_be_none else _without(trace, _LOADERS))
         if kept is not None or may_be_none:
             if each is error and keep_first and trace is not None and trace is not kept:
