@@ -64,6 +64,15 @@ def test_a_bug_of_stokers_keeps_its_frames() -> None:
         assert files(error) and all(file.startswith("stoker") for file in files(error))
 
 
+def test_a_reader_of_stokers_keeps_its_frames_alone() -> None:
+    paths = stoker.ImageFiles(["/no/such/file.jpg"], transform=None)
+    loader = stoker.DataLoader(paths, output="numpy", collate_fn=list)
+    with pytest.raises(OSError, match=r"file\.jpg") as caught:
+        list(loader)
+    trail = files(caught.value)
+    assert trail[1] == "stoker/loader/iterator.py" and not any("_engine" in file for file in trail), trail
+
+
 def test_the_message_of_an_error_of_stokers_comes_first() -> None:
     message, shown = users_story(caught(Broken(BatchError("give a collate_fn"), ValueError("no"))))
     assert message == "give a collate_fn"

@@ -202,7 +202,7 @@ def test_subset_that_overrides_one_fetch_method_is_refused() -> None:
         ([0, 1.0], TypeError, r"yielded 1\.0 \(float\), which is no integer"),
         ([0, "two"], TypeError, r"yielded 'two' \(str\), which is no integer"),
         ([0, None], TypeError, r"yielded None \(NoneType\), which is no integer"),
-        ([0, [1, 2]], TypeError, r"yielded \[1, 2\] \(list\), which is no integer"),
+        ([0, [1, 2]], TypeError, r"yielded a list of 2 indices, \[1, 2\], for one sample"),
     ],
     ids=str,
 )

@@ -773,6 +773,7 @@ def test_from_torch_shuffles_by_our_own_order() -> None:
     assert stoker.DataLoader.from_torch(TorchLoader(range(10)), shuffle=True).shuffle is True
 
 
+@pytest.mark.filterwarnings("ignore:threads_per_worker=8 has no effect")
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -1,7 +1,7 @@
 """Tracebacks as a user reads them: without the frames of Stoker, unless the environment has `STOKER_TRACEBACK=full`.
 
-An exception of another class that has no frames but Stoker's keeps them, as they show a bug of Stoker's, unless it is
-the cause of one of Stoker's exceptions.
+An exception of another class that has no frames but Stoker's keeps those outside the loader, or all if there are none:
+they may show a bug of Stoker's. One that is the cause of an exception of Stoker's, or is caused by one, keeps none.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from stoker._core.exceptions import format_exception, summary_of
 from stoker.errors import StokerError
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_LOADERS = (os.path.join(_PACKAGE, "_engine", ""), os.path.join(_PACKAGE, "loader", ""))
 _THREAD = re.compile(r"(Current thread|Thread) 0x\w+.*\(most recent call first\):")
 _WORKER = r'_engine[/\\](?:process[/\\]worker|thread)\.py", line \d+ in '
 _IDLE = re.compile(rf"{_WORKER}(?:_next\n.*{_WORKER}run|get\n.*{_WORKER}_work)(?:\n|$)")
@@ -43,8 +44,10 @@ def hide_own_frames(error: BaseException, keep_first: bool = False) -> None:
     while todo:
         each = todo.pop()
         trace = _of(each, "__traceback__")
-        kept = _without_own(trace)
-        if kept is not None or _is(each, (StokerError, KeyboardInterrupt)) or _is(error, StokerError):
+        explained = _is(_of(each, "__cause__"), StokerError) or _is(error, StokerError)
+        may_be_none = explained or _is(each, (StokerError, KeyboardInterrupt))
+        kept = _without(trace, (_PACKAGE,)) or (None if may_be_none else _without(trace, _LOADERS))
+        if kept is not None or may_be_none:
             if each is error and keep_first and trace is not None and trace is not kept:
                 trace.tb_next = kept
                 kept = trace
@@ -137,11 +140,11 @@ def _message(error: BaseException) -> str:
     return summary_of(error).partition(": ")[2]
 
 
-def _without_own(trace: TracebackType | None) -> TracebackType | None:
-    """Returns a traceback of the other frames, or None if there are none."""
+def _without(trace: TracebackType | None, folders: tuple[str, ...]) -> TracebackType | None:
+    """Returns a traceback of the frames that are not of these folders, or None if there are none."""
     others = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        if not trace.tb_frame.f_code.co_filename.startswith(folders):
             others.append(trace)
         trace = trace.tb_next
     for outer, inner in itertools.pairwise([*others, None]):

@@ -135,7 +135,7 @@ class EpochStart:
 
     def begun(self, begun: epoch.Epoch) -> None:
         """Counts the epoch as begun, and warns of one without a batch."""
-        if self._options.own_sampler is not None and not self._options.is_stream:
+        if self._walk is None and self._options.own_sampler is not None and not self._options.is_stream:
             self._warn_of_none()
         self._record.epochs.begun += 1
         streams = max(1, self._options.num_workers) if self._options.is_stream else 0

@@ -9,13 +9,11 @@ import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from stoker._core.tracebacks import hide_own_frames
-
 I = TypeVar("I", bound=Callable[..., None])  # noqa: E741
 
 
 def with_known_names(init: I) -> I:
-    """Returns a constructor whose errors have few frames of Stoker, and for an unknown keyword name the closest one."""
+    """Returns a constructor whose error for an unknown keyword names the closest one that there is."""
     known = list(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
@@ -25,11 +23,7 @@ def with_known_names(init: I) -> I:
             raise TypeError(
                 f"DataLoader.__init__() got an unexpected keyword argument {unknown!r}.{meant(unknown, known)}"
             )
-        try:
-            init(*args, **kwargs)
-        except Exception as error:
-            hide_own_frames(error, keep_first=True)
-            raise
+        init(*args, **kwargs)
 
     return checked  # type: ignore[return-value]  # it has the same arguments
 
