@@ -40,7 +40,7 @@ def pack(
     verify: Annotated[bool, typer.Option("--verify", help="Read all back, and compare.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Writes a dataset as tar shards with indexes, Parquet, LMDB, arrays or HDF5. The same command goes on after a kill."""
+    """Writes a dataset as tar shards, Parquet, LMDB, arrays or HDF5. The same command goes on after a kill."""
     from stoker.packing import pack as packing  # these import torch, and other commands do without
     from stoker.sources.image_folder import ImageFolder
 
