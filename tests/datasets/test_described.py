@@ -100,7 +100,7 @@ def test_deep_and_wide_ones_are_cut() -> None:
         ({"batch_sampler": stoker.BatchSampler([0, 1, 2], 2, False)}, "batches of 2 of list, num_workers=0"),
         ({"batch_size": 3, "num_workers": 2}, "batches of 3 of list, num_workers=2"),
     ],
-    ids=str,
+    ids=["samples", "lists", "batch sampler", "workers"],
 )
 def test_loaders_say_what_they_load(given: dict[str, Any], text: str) -> None:
     assert repr(stoker.DataLoader([0, 1, 2], **given)) == f"<DataLoader: {text}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,3 +214,50 @@ def test_undo_leaves_a_later_patch_alone(tmp_path: Path, monkeypatch: pytest.Mon
 def test_samples_of_a_batch_are_its_first_length(batch: object, samples: int) -> None:
     assert samples_in(batch, single=False) == samples
     assert samples_in(batch, single=True) == 1
+
+
+class SlowSampler:
+    """Indices that take 2 ms each."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(20):
+            time.sleep(0.002)
+            yield index
+
+
+@pytest.mark.parametrize("kind", [data.DataLoader, stoker_loader.DataLoader])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_time_inside_the_sampler(kind: Any, workers: int, recorder: Recorder, tmp_path: Path) -> None:
+    loader = kind(list(range(20)), batch_size=2, sampler=SlowSampler(), num_workers=workers)
+    assert len(list(loader)) == 10
+    (found,) = measured(recorder, tmp_path).loaders
+    assert found.about["sampler"] == "SlowSampler"
+    least = 0.04 if kind is data.DataLoader else 0.02  # what Stoker's loader asks for in iter() is not counted
+    assert least <= found.sampled <= found.summary().waited
+
+
+class Derived(data.DataLoader):
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+
+
+@pytest.mark.parametrize("kind", [data.DataLoader, Derived, stoker_loader.DataLoader])
+def test_line_that_made_the_loader(kind: Any, tmp_path: Path) -> None:
+    recorder = Recorder(str(tmp_path))
+    hooks = LoaderHooks(recorder)
+    hooks.observe()
+    hooks.measure("torch.utils.data.dataloader")
+    hooks.note_makers("stoker.loader.dataloader")
+    try:
+        line = sys._getframe().f_lineno + 1
+        loaders = [kind(list(range(4))) for _ in range(2)]
+        for loader in loaders:
+            assert len(list(loader)) == 4
+    finally:
+        hooks.undo()
+    (found,) = measured(recorder, tmp_path).loaders
+    assert found.made == 2 and found.about["made_at"] == f"test_loader_hooks.py:{line}" != found.about["site"]
+    assert not hasattr(stoker_loader.DataLoader.__init__, "__wrapped__"), "undone"

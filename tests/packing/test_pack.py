@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import TarDataset, TarStream, TarWriter, pack, sample_rng
+from stoker import HDF5Dataset, TarDataset, TarStream, TarWriter, pack, sample_rng
 from stoker.errors import PackError
 from stoker.packing.manifest import NAME, only_one
 
@@ -37,7 +37,7 @@ class Texts(Rows):
 
 
 def dataset_for(format: str) -> Any:
-    for package in {"parquet": ["pyarrow"], "lmdb": ["lmdb"]}.get(format, []):
+    for package in {"parquet": ["pyarrow"], "lmdb": ["lmdb"], "hdf5": ["h5py"]}.get(format, []):
         pytest.importorskip(package)
     return Texts() if format == "lmdb" else Rows()
 
@@ -53,6 +53,8 @@ def test_all_samples_are_read_back(format: Any, workers: int, tmp_path: Path) ->
     assert (done.samples, done.began_at, done.verified) == (COUNT, 0, True)
     assert done.bytes == sum(map(os.path.getsize, done.files)) > 0
     assert len(done.files) == {"tar": 3, "parquet": 3, "lmdb": 1, "npy": 3, "hdf5": 1}[format]
+    if format == "hdf5":
+        assert HDF5Dataset(done.files[0])[7]["y"] == 7 and HDF5Dataset(done.files[0])[7]["x"].shape == (3, 2)
 
 
 @pytest.mark.parametrize("format", ["tar", "npy"])

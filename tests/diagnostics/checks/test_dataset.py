@@ -132,3 +132,10 @@ def test_last_batch_of_one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.level == "problem" and seen.what.endswith("and model has BatchNorm")
     dropping = torch.utils.data.DataLoader(list(range(65)), batch_size=32, drop_last=True)
     assert found_in(dropping.dataset, dropping, network)["last batch"].level == "fine"
+
+
+def test_pillow_images_travel_less_well_than_arrays() -> None:
+    image = pytest.importorskip("PIL.Image")
+    photos = [(image.new("RGB", (4, 4)), number) for number in range(3)]
+    assert "numpy.asarray(image)" in str(found_in(photos)["Pillow images"].mend)
+    assert "Pillow images" not in found_in([(np.zeros(4), number) for number in range(3)])

@@ -61,6 +61,7 @@ def profile(wait: float = 4.0, step: float = 6.0, stages: dict[str, StageTimes] 
         ({"stages": {"write": times(9.0)}}, "data-bound", "write", "is writing batches", "Return arrays"),
         ({"stages": {"memory": times(9.0)}}, "data-bound", "memory", "waiting for shared memory", "memory_budget="),
         ({"stages": {"transport": times(3.0)}}, "data-bound", "transport", "Of the waiting, 71%", "smaller in bytes"),
+        ({"sampled": 3.5, "sampler": "Mine"}, "data-bound", "sampler", "83% is for the sampler", "quicker (Mine)"),
         ({"first": 30.0}, "data-bound", "fetch", "waits 40%", "num_workers=8"),
         ({"first": 30.0, "wait": 1.0, "step": 9.0}, "balanced", "start", "comes after 30 s", "persistent_workers=True"),
         ({"first": 30.0, "wait": 0.1}, "compute-bound", "start", "comes after 30 s", "persistent_workers=True"),

@@ -14,6 +14,7 @@ import pytest
 import stoker
 from stoker import DataLoader, Dataset, IterableDataset
 from stoker.diagnostics.profile import profiling
+from stoker.extend import observe
 from stoker.loader.record import record_of
 
 BACKENDS = pytest.mark.parametrize(
@@ -325,3 +326,23 @@ def test_profiles_closed_in_the_order_of_opening_leave_nothing() -> None:
 def test_numbers_that_are_no_integers_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="integer"):
         loader_of().profile(**arguments)
+
+
+class SlowSampler:
+    def __len__(self) -> int:
+        return 40
+
+    def __iter__(self) -> Any:
+        for index in range(40):
+            time.sleep(0.006)
+            yield index
+
+
+def test_slow_sampler_is_the_stage() -> None:
+    loader = DataLoader(list(range(40)), batch_size=2, sampler=SlowSampler(), num_workers=1, output="numpy")
+    profile = loader.profile(batches=None)
+    assert sum(len(batch) for batch in profile) == 40
+    found = profile.result
+    assert found.sampler == "SlowSampler" and 0.1 < found.sampled < found.first + found.wait.seconds
+    assert found.verdict.stage == "sampler" and str(found.verdict.change).startswith("Make the sampler quicker (Slow")
+    assert observe(None) is None

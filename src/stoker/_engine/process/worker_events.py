@@ -29,6 +29,7 @@ from stoker._engine.messages import (
 )
 from stoker._engine.process import linux
 from stoker._engine.process.deadlines import PATIENCE
+from stoker._engine.process.held_lock import held_lock
 from stoker._engine.supervision.restarts import OWN_SIGNALS, TOLD, Restarts, Verdict
 from stoker._engine.supervision.rules import Rules, Stall, Stalls
 from stoker.events import (
@@ -145,9 +146,14 @@ class Teller:
             "restart": "The worker is ended, and another makes the batch (stall_action='restart').",
             "raise": "The run ends (stall_action='raise').",
         }
+<<<<<<< HEAD
         message = (
             f"{_stalls(incident, where)} {follows[self._rules.stall_action]} Its Python stack:\n{users_stacks(stack)}"
         )
+=======
+        lock = held_lock(stack) if self._died else ""
+        message = f"{_stalls(incident, where)}{lock} {follows[self._rules.stall_action]} Its Python stack:\n{stack}"
+>>>>>>> fh-verdict
         return WorkerStalled(
             message=message,
             worker=worker,

@@ -63,6 +63,21 @@ def fetching(target: Target) -> Iterator[Finding]:
         + f"{1e3 * each:.3g} ms each, {cpu / took:.0%} of it on the CPU",
     )
     yield from _handed_over(some, each)
+    if any(map(_holds_image, some)):
+        yield Finding(
+            "Pillow images",
+            "advice",
+            "samples hold Pillow images",
+            "A worker pickles them one by one, and the default collation refuses them; arrays and tensors of a batch "
+            "go through shared memory in one piece.",
+            "Return arrays: numpy.asarray(image), or a transform that ends with ToTensor().",
+        )
+
+
+def _holds_image(sample: Any) -> bool:
+    values = sample.values() if isinstance(sample, dict) else sample if isinstance(sample, list | tuple) else [sample]
+    kinds = (kind for value in itertools.islice(values, 16) for kind in type(value).__mro__)
+    return any(kind.__module__.startswith("PIL.") for kind in kinds)
 
 
 def _handed_over(some: list[Any], each: float) -> Iterator[Finding]:

@@ -97,11 +97,11 @@ def slow_stage(profile: ProfileFigures) -> tuple[str | None, float]:
     """Returns the stage that takes most of the time of batches, and its share of that."""
     seconds = {name: times.seconds for name, times in profile.stages.items()}
     whole = sum(seconds.values())
-    if whole <= 0:
-        return None, 0.0
     steady = profile.wait.seconds
     if profile.sampled > 0.5 * (profile.first + steady):
         return "sampler", min(1.0, profile.sampled / (profile.first + steady))
+    if whole <= 0:
+        return None, 0.0
     if profile.starts > 0.5 * steady and profile.share > NEGLIGIBLE_SHARE:
         return "start", (profile.first + profile.starts) / (profile.first + steady)
     if profile.share < WAITING_SHARE and profile.first > max(steady, 0.5 * profile.seconds):
