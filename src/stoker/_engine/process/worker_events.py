@@ -146,14 +146,10 @@ class Teller:
             "restart": "The worker is ended, and another makes the batch (stall_action='restart').",
             "raise": "The run ends (stall_action='raise').",
         }
-<<<<<<< HEAD
-        message = (
-            f"{_stalls(incident, where)} {follows[self._rules.stall_action]} Its Python stack:\n{users_stacks(stack)}"
-        )
-=======
         lock = held_lock(stack) if self._died else ""
-        message = f"{_stalls(incident, where)}{lock} {follows[self._rules.stall_action]} Its Python stack:\n{stack}"
->>>>>>> fh-verdict
+        follow = follows[self._rules.stall_action]
+        message = f"{_stalls(incident, where)}{lock} {follow} Its Python stack:
+{users_stacks(stack)}"
         return WorkerStalled(
             message=message,
             worker=worker,
