@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,14 @@ def test_no_generator_of_the_program_is_changed(made: list[int]) -> None:
     assert lengths(rows, draws, 0).tolist() == lengths(rows, draws, 0).tolist() == [1, 2]
     assert len(made) == 1
     assert np.random.randint(1000) == expected
+
+
+def test_no_hint_of_training_loops_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.loader._autotune.hint.Hint.delivered", lambda *_: "the training loop waits 100%")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert set(lengths([[1, 2]] * (40 * module._BATCH), len, 0).tolist()) == {2}
+    assert not seen
 
 
 def test_a_dataset_without_a_pickle_is_measured_each_time(made: list[int], cache: Path) -> None:

@@ -9,6 +9,7 @@ import operator
 import os
 import pickle
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FunctionType
@@ -18,7 +19,7 @@ import numpy as np
 
 from stoker._core.machine.cpus import cpus
 from stoker.datasets.base import Dataset, is_stream
-from stoker.errors import MissingExtraError
+from stoker.errors import MissingExtraError, StokerWarning
 from stoker.loader.dataloader import DataLoader
 from stoker.sources.index_file import Integers, index_cache, index_place, load_index, save_index
 from stoker.sources.urls import is_remote
@@ -137,7 +138,9 @@ def _loader(measured: _Measured, workers: int, indices: list[int] | None = None)
 
 
 def _of_batches(batches: Any) -> Integers:
-    return np.concatenate([np.array(batch) for batch in batches])
+    with warnings.catch_warnings():  # the hint that workers would help is about training loops
+        warnings.filterwarnings("ignore", "the training loop waits", StokerWarning)
+        return np.concatenate([np.array(batch) for batch in batches])
 
 
 def _as_array(lengths: list[int]) -> Integers:
