@@ -117,6 +117,11 @@ Thread 0x00008f (most recent call first):
   File "{OURS}/loader/_job/job.py", line 155 in run
   File "{OURS}/_engine/thread.py", line 202 in _run
   File "/lib/threading.py", line 982 in run
+Worker 4 (pid 11):
+Current thread 0x00007f (most recent call first):
+  File "{OURS}/_engine/process/worker.py", line 361 in _wait
+  File "{OURS}/_engine/process/worker.py", line 359 in send
+  File "{OURS}/_engine/process/worker.py", line 139 in run
 """
 
 
@@ -131,6 +136,8 @@ def test_stacks_of_workers_have_the_users_frames() -> None:
         "(stopped, by SIGSTOP or a debugger)",
         "Worker 3 (pid 10):",
         f'  File "{OURS}/loader/_job/job.py", line 155 in run',
+        "Worker 4 (pid 11):",
+        "  waits for memory for its batch, or to hand it over",
     ]
     assert users_stacks("(the workers' stacks could not be read)") == "(the workers' stacks could not be read)"
 

@@ -19,6 +19,7 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 _LOADERS = (os.path.join(_PACKAGE, "_engine", ""), os.path.join(_PACKAGE, "loader", ""))
 _THREAD = re.compile(r"(Current thread|Thread) 0x\w+.*\(most recent call first\):")
 _WORKER = r'_engine[/\\](?:process[/\\]worker|thread)\.py", line \d+ in '
+_WAITS = " in _wait"
 _IDLE = re.compile(rf"{_WORKER}(?:_next\n.*{_WORKER}run|get\n.*{_WORKER}_work)(?:\n|$)")
 _BELOW = re.compile(
     rf'{_WORKER}(?:_run_job|_made_rows|_run|run|open|_work)$|[/\\]threading\.py", line \d+ in (?:_boot|run$)'
@@ -115,8 +116,10 @@ def _users_frames(frames: list[str]) -> list[str]:
     """Returns the frames of one thread, innermost first."""
     if _IDLE.search("\n".join(frames)):
         return ["  waits for a batch to make"]
-    inside = list(itertools.takewhile(lambda line: not _BELOW.search(line), frames))
-    return [line for line in inside if not _is_own(line)] or frames[:1]
+    inside = itertools.takewhile(lambda line: not _BELOW.search(line), frames)
+    users = [line for line in inside if not _is_own(line)]
+    waits = ["  waits for memory for its batch, or to hand it over"] if frames[0].endswith(_WAITS) else frames[:1]
+    return users or waits
 
 
 def _is_own(line: str) -> bool:
