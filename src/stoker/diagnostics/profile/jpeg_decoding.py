@@ -23,7 +23,7 @@ DECODING = 0.4
 
 def measure_decoding(recorder: Recorder, plugin: ModuleType) -> None:
     """Measures from now on what Pillow's module of JPEGs decodes in this process."""
-    kind: Any = plugin.JpegImageFile  # type: ignore[attr-defined]
+    kind: Any = plugin.JpegImageFile
     load, line, flushes = kind.load, dict[str, Any](), -1
 
     @functools.wraps(load)
