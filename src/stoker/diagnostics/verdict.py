@@ -124,7 +124,8 @@ def change_to_make(loader: LoaderSummary, cpus: int, quota: float = math.inf) ->
     firsts = loader.waited - loader.steady_waited
     if firsts > 0.5 * loader.waited and loader.steady_share < WAITING_SHARE:
         return _late_first_batch(loader, workers)
-    if (decoded := decoded_by_pillow(loader)) is not None:
+    decoded = decoded_by_pillow(loader)
+    if decoded is not None and (workers or cpus == 1):
         return decoded
     busy = loader.cpu / loader.spent / min(cpus, quota)
     if busy >= BUSY and workers and _wait_beside_steps(loader):
@@ -137,7 +138,7 @@ def change_to_make(loader: LoaderSummary, cpus: int, quota: float = math.inf) ->
     is_crowded = loader.machine is not None and loader.machine >= BUSY and loader.others >= OTHERS
     if not workers:
         others = f" Other programs use {loader.others:.0%} of the CPUs, which workers would want." if is_crowded else ""
-        return _first_workers(loader, cpus) + others
+        return _first_workers(loader, cpus) + others + ("" if decoded is None else f" {decoded}")
     if is_crowded:
         return (
             f"Measure again while nothing else runs: {loader.machine:.0%} of the machine's CPUs are in use, "
