@@ -161,7 +161,7 @@ print(jpeg.functions, jpeg.why)
     run = subprocess.run(
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
-    assert run.stdout == "None it was built from other sources (version 99, not 1): install Stoker again\n"
+    assert run.stdout == "None it was built from other sources (version 99, not 2): install Stoker again\n"
 
 
 FIELDS = {

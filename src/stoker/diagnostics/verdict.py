@@ -368,7 +368,9 @@ def _no_workers(known: _Figures) -> str | None:
     if not number and cost > 4 * HAND_OVER_SECONDS and (cpus > 1 or (making is not None and making.on_cpu <= OFF_CPU)):
         number = min(math.ceil(cost / max(own, 1e-9)), 2 * cpus)
     if number:
-        return f"Pass num_workers={number}: batches are made in the training loop now, because of num_workers=0."
+        whole = decoded_by_pillow(known.loader)
+        said = f"Pass num_workers={number}: batches are made in the training loop now, because of num_workers=0."
+        return said if whole is None else f"{said} {whole}"
     if cpus == 1:
         return "There is one CPU, and workers would share it: make samples cheaper (decode less, cache), or add CPUs."
     return (
@@ -429,7 +431,7 @@ CAUSES: dict[str, Callable[[_Figures], str | None]] = {
     "loader made anew": _made_anew,
     "first batches": _first_batches,
     "slow batches": _slow_batches,
-    "JPEGs decoded whole": lambda known: decoded_by_pillow(known.loader),
+    "JPEGs decoded whole": lambda known: decoded_by_pillow(known.loader) if known.workers or known.cpus == 1 else None,
     "too many workers": _too_many_workers,
     "hand-over": _hand_over,
     "CPUs in use": _all_cpus,

@@ -110,9 +110,7 @@ class RandomRotation(ImageTransform):
     def note(self, picture: PendingImage) -> None:
         angle = sample_rng().random_generator.uniform(*self.degrees)
         how = FILTERS[self.interpolation]
-        picture.change(
-            lambda image: image.rotate(angle, how, self.expand, self.center, fillcolor=self.fill)
-        )
+        picture.change(lambda image: image.rotate(angle, how, self.expand, self.center, fillcolor=self.fill))
 
     def __repr__(self) -> str:
         return f"RandomRotation(degrees={self.degrees}, interpolation={self.interpolation!r}, expand={self.expand})"

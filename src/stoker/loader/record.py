@@ -20,6 +20,7 @@ from stoker.loader._accounting.ledger import Ledger
 from stoker.loader._autotune.hint import Hint
 from stoker.loader._epoch.epoch_counter import EpochCounter, SilentEpochs
 from stoker.loader._epoch.progress import Progress
+from stoker.loader._job import jpeg_reader
 from stoker.loader._options.loader_options import STOKERS, TORCHS, LoaderOptions
 from stoker.loader._state.schema import START, Place
 
@@ -225,3 +226,8 @@ def time_batches(loader: Any, sink: TimingSink | None, stacks: bool = False) -> 
     record = record_of(loader)
     before, record.timing_sink, record.sampled = record.timing_sink, sink, stacks
     return before
+
+
+def leave_jpegs_to_pillow() -> None:
+    """Gives Pillow its own reader back in this process, which loaders that follow torch's may have replaced."""
+    jpeg_reader.unregister()

@@ -35,7 +35,9 @@ def test_verdict_names_the_cure() -> None:
     assert said.change.startswith("Call stoker.install()") and "75% of the time" in said.change
     assert "`stoker compare`" in said.change
     ours = replace(DECODING, about=with_workers(0, engine="stoker"))
-    assert str(verdict(ours, cpus=2).change).startswith("Call stoker.images.register()")
+    assert str(verdict(ours, cpus=1).change).startswith("Call stoker.images.register()")
+    first, _, second = str(verdict(replace(ours, cpu=3.0), cpus=4).change).partition(". ")
+    assert first.startswith("Pass num_workers=") and second.startswith("Call stoker.images.register()")
 
 
 @pytest.mark.parametrize("less", [{"jpegs": 6.0}, {"jpegs": 0.0}, {"making": None}])

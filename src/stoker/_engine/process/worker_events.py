@@ -148,8 +148,7 @@ class Teller:
         }
         lock = held_lock(stack) if self._died else ""
         follow = follows[self._rules.stall_action]
-        message = f"{_stalls(incident, where)}{lock} {follow} Its Python stack:
-{users_stacks(stack)}"
+        message = f"{_stalls(incident, where)}{lock} {follow} Its Python stack:\n{users_stacks(stack)}"
         return WorkerStalled(
             message=message,
             worker=worker,

@@ -11,7 +11,7 @@ from typing import Any
 from stoker import errors
 from stoker.integrations._install import behind, delegation
 from stoker.integrations._install.current import CURRENT, LOCK, ORIGINAL, Changes, Settings, original_of, subclass_hook
-from stoker.loader._job import jpeg_reader
+from stoker.loader.record import leave_jpegs_to_pillow
 
 _CHANGES = Changes()
 
@@ -77,7 +77,7 @@ def unapply() -> None:
         CURRENT.settings, CURRENT.was_undone = None, True
         _CHANGES.undo()
         behind.forget_all()
-        jpeg_reader.unregister()
+        leave_jpegs_to_pillow()
 
 
 def _init_subclass(kind: Any) -> Any:

@@ -86,6 +86,9 @@ class Report:
             images,
         )
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({"images": None, **state})  # a pickle of before has none
+
     def as_dict(self) -> dict[str, Any]:
         """Returns the report as plain JSON values."""
         plain = {

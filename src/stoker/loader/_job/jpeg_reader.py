@@ -6,6 +6,7 @@ Pillow loads neither Pillow nor `stoker.images`. An opener that the program has 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.util
 import os
@@ -35,9 +36,10 @@ def is_wanted(where: JpegReading, own_process: bool) -> bool:
 def load() -> None:
     """Loads the reader if this process has loaded Pillow's, so that workers that are forked then share it."""
     if _PLUGIN in sys.modules and _is_compiled():
-        from stoker.images import backend, register  # noqa: F401
+        with _pillow_else():
+            from stoker.images import backend, register  # noqa: F401
 
-        backend()
+            backend()
 
 
 def register() -> None:
@@ -61,14 +63,20 @@ _registrations: list[Any] = []
 
 def _register() -> None:
     if _is_pillows(sys.modules[_PLUGIN]) and _is_compiled():
-        from stoker.images import register
+        with _pillow_else():
+            from stoker.images import register
 
-        _registrations.append(register())
+            _registrations.append(register())
+
+
+def _pillow_else() -> contextlib.suppress:
+    """Returns a context in which any error ends the attempt: Pillow, of an unusual build, then reads files itself."""
+    return contextlib.suppress(Exception)
 
 
 def _is_pillows(plugin: Any) -> bool:
     """Returns whether JPEGs are opened by Pillow's own opener."""
-    opener = plugin.Image.OPEN.get("JPEG", (None,))[0]
+    opener = getattr(sys.modules.get("PIL.Image"), "OPEN", {}).get("JPEG", (None,))[0]
     return opener is not None and opener is getattr(plugin, "jpeg_factory", None)
 
 
