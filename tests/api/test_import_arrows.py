@@ -75,9 +75,8 @@ ARROWS: dict[str, set[str]] = {
 }
 """By the first parts of a module's name: the longest that is here counts."""
 
-ABOVE = {"loader.dataloader": "diagnostics.profile.profiling", "loader._job.jpeg_reader": "images"}
-"""What needs a thing that stands above it imports it when called: `DataLoader.profile`, and workers that give Pillow
-another reader."""
+ABOVE = {"loader.dataloader": "diagnostics.profile.profiling"}
+"""The one method that needs what stands above it, `DataLoader.profile`, imports it when it is called."""
 
 LAZY = {
     *("PIL", "av", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "lmdb", "obstore"),
@@ -244,10 +243,8 @@ def test_the_reader_lets_pass_what_is_allowed(source: str) -> None:
 CIRCLES = {
     # a dataset gives a chain or a concatenation of itself and another by `+`, as torch's does
     ("datasets.base", "datasets.chain"),
-    # workers register the reader of `stoker.images`, whose transforms draw by the loader's `sample_rng`
-    ("loader._job.jpeg_reader", "images"),
 }
-"""Imports that are left out of the test of circles: each closes one, and there are no others."""
+"""The import that is left out of the test of circles: it closes the only one that there is."""
 
 
 def imported_files() -> dict[str, set[str]]:

@@ -37,9 +37,9 @@ def load() -> None:
     """Loads the reader if this process has loaded Pillow's, so that workers that are forked then share it."""
     if _PLUGIN in sys.modules and _is_compiled():
         with _pillow_else():
-            from stoker.images import backend, register  # noqa: F401
+            import stoker
 
-            backend()
+            stoker.images.backend()
 
 
 def register() -> None:
@@ -64,9 +64,9 @@ _registrations: list[Any] = []
 def _register() -> None:
     if _is_pillows(sys.modules[_PLUGIN]) and _is_compiled():
         with _pillow_else():
-            from stoker.images import register
+            import stoker
 
-            _registrations.append(register())
+            _registrations.append(stoker.images.register())
 
 
 def _pillow_else() -> contextlib.suppress:
