@@ -6,7 +6,8 @@ and bytes, little-endian. Reading it calls nothing that the record names, so it 
 read equals what was written: types, dtypes and their byte order, bits of NaN, the order in memory, whether an array may
 be written to, and which parts of a sample are one object.
 
-The first byte of a record says which of the two formats it has.
+The first byte of a record says which of the two formats it has. The file is long because the writer and the reader of
+a format are read beside each other.
 """
 
 from __future__ import annotations
