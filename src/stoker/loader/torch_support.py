@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 _ORDER = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
-_OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "stall_action")
+_OF_WORKERS = (
+    *("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "stall_action"),
+    "threads_per_worker",
+)
 """Arguments that need workers."""
 
 _DECIDING = ("__iter__", "__len__", "_get_iterator", "_index_sampler", "_auto_collation", "_dataset_kind")

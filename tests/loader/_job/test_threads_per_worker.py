@@ -547,6 +547,7 @@ def test_streams_are_read_by_one_thread() -> None:
         DataLoader(Stream(), num_workers=1, threads_per_worker=2)
 
 
+@pytest.mark.filterwarnings("ignore:threads_per_worker=8 has no effect")
 def test_no_thread_is_started_without_workers() -> None:
     loader = DataLoader(Made(lambda index: threading.get_ident(), 4), threads_per_worker=8, collate_fn=list)
     assert {sample for batch in loader for sample in batch} == {threading.get_ident()}
