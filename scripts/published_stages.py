@@ -23,7 +23,7 @@ for operator in ("nms", "qnms"):
 from PIL import Image  # noqa: E402
 from torchvision import transforms  # noqa: E402
 
-from stoker.integrations._install.behind import register_jpegs, unregister_jpegs  # noqa: E402
+import stoker  # noqa: E402
 
 CROP, FLIP = transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()
 REST = transforms.Compose(
@@ -61,10 +61,11 @@ def main() -> None:
     taken: dict[str, list[list[float]]] = {name: [[] for _ in STAGES] for name in ("Pillow", "Stoker")}
     for number in range(ROUNDS):
         for name, stages in taken.items():
-            if name == "Stoker":
-                register_jpegs()
+            registration = stoker.images.register()
+            if name == "Pillow":
+                registration.undo()
             found = measured(files)
-            unregister_jpegs()
+            registration.undo()
             if number:
                 for kept, new in zip(stages, found, strict=True):
                     kept.extend(new)
