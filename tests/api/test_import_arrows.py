@@ -7,6 +7,7 @@ The left side may import the right side, itself, and nothing else of Stoker. Imp
 from __future__ import annotations
 
 import ast
+import fnmatch
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +56,9 @@ ARROWS: dict[str, set[str]] = {
     | {"loader._random", "loader._state", "loader._job", "loader._options"},
     "loader._accounting": GROUND
     | {"datasets", "_engine", "loader._accounting.observer", "loader._options", "loader._epoch"},
-    "loader._autotune": GROUND | DATA_SIDE | {"_engine", "loader._options", "loader._accounting"},
+    "loader._autotune": GROUND
+    | DATA_SIDE
+    | {"_engine", "loader._job", "loader._options", "loader._epoch", "loader._accounting"},
     "loader": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"device"},
     # the door between the houses: what those below use of the loader beside its public modules
     "extend": GROUND | DATA_SIDE | ENGINE_SIDE | EPOCH_SIDE | {"loader"},
@@ -75,8 +78,9 @@ ARROWS: dict[str, set[str]] = {
 }
 """By the first parts of a module's name: the longest that is here counts."""
 
-ABOVE = {"loader.dataloader": "diagnostics.profile.profiling"}
-"""The one method that needs what stands above it, `DataLoader.profile`, imports it when it is called."""
+ABOVE = {"loader.dataloader": "stoker.diagnostics.profile.profiling.*", "loader._job.jpeg_reader": "stoker"}
+"""What needs a thing that stands above it imports it when it is called: `DataLoader.profile`, and the worker that calls
+`stoker.images.register`."""
 
 LAZY = {
     *("PIL", "av", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "lmdb", "obstore"),
@@ -88,7 +92,12 @@ LAZY = {
 }
 """Packages that a program may lack: they are imported in functions alone."""
 THIRD_PARTY = {"numpy", "cloudpickle", *LAZY}
-OF_ONE_FILE = {"PIL": Path("images/pillow.py"), "zarr": Path("sources/arrays/zarr_in_store.py")}
+OF_ONE_FILE = {
+    "PIL": Path("images/pillow.py"),
+    "boto3": Path("sources/aws_profile.py"),
+    "botocore": Path("sources/aws_profile.py"),
+    "zarr": Path("sources/arrays/zarr_in_store.py"),
+}
 """Packages of extras that one file imports at once: it raises `MissingExtraError`."""
 OF_AN_EXTRA = {"diagnostics.cli": {"typer", "rich"}, "diagnostics": {"cv2", "matplotlib", "torchvision"}}
 """Packages that a part of Stoker imports where they are installed, and nothing else does."""
@@ -155,7 +164,7 @@ def wrong_arrows(tree: ast.AST, file: Path) -> list[str]:
         f"{file}:{line} imports {module}, but {own} may import only {sorted(allowed)}"
         for module, deferred, line in imports(tree, file)
         if (part := stoker_part(module)) is not None and part not in allowed
-        if not (deferred and module.startswith(f"stoker.{ABOVE.get(name)}."))
+        if not (deferred and fnmatch.fnmatch(module, ABOVE.get(name, "")))
     ]
 
 

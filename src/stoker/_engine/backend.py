@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple, Protocol
 
 from stoker import errors
 from stoker._core.exceptions import format_exception, summary_of
-from stoker._core.tracebacks import users_story
 from stoker._engine.activity import Mark, Position
 from stoker._engine.timings import Stopwatch, UnitTimings
+from stoker._engine.tracebacks import users_story
 from stoker.events import Event, FaultRecord
 
 NOT_PLAIN: object = object()

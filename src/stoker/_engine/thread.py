@@ -16,13 +16,13 @@ from dataclasses import replace
 
 from stoker import errors
 from stoker._core.exceptions import summary_of
-from stoker._core.tracebacks import users_stacks
 from stoker._engine.activity import NEW_MARK, Position
 from stoker._engine.backend import Answer, Backend, EventSink, Failure, Job, JobFactory, NothingLeft, StreamEnd, located
 from stoker._engine.backends import THREADS
 from stoker._engine.process_guard import check_owner, harmless
 from stoker._engine.supervision.dispatch import Assignment, Dispatch
 from stoker._engine.supervision.rules import Rules, Stalls
+from stoker._engine.tracebacks import users_stacks
 from stoker.events import Event, WorkerStalled
 
 JOIN = 0.5

@@ -6,7 +6,7 @@ and bytes, little-endian. Reading it calls nothing that the record names, so it 
 read equals what was written: types, dtypes and their byte order, bits of NaN, the order in memory, whether an array may
 be written to, and which parts of a sample are one object.
 
-The first byte of a record says which of the two formats it has. The file is long because the writer and the reader of
+The first byte of a record says which of the two formats it has. It is long because the writer and the reader of
 a format are read beside each other.
 """
 
@@ -87,7 +87,7 @@ def sample_of(record: bytes, number: int | None) -> Any:
     """
     if not is_pickle(record):
         try:
-            return _Reader(record).value()
+            return _SampleReader(record).value()
         except Exception as error:
             raise RuntimeError(
                 f"sample {number} was cached, but its record is damaged: {error!r}. Change key=, or delete the cache."
@@ -281,7 +281,7 @@ _WRITERS: dict[type, Callable[[Any, Any], None]] = {
 }
 
 
-class _Reader:
+class _SampleReader:
     """Reads one sample. What a record claims about its lengths is checked by the bytes that there are."""
 
     def __init__(self, record: bytes) -> None:
@@ -380,29 +380,29 @@ class _Reader:
         return value
 
 
-_READERS: dict[bytes, Callable[[_Reader], Any]] = {
+_READERS: dict[bytes, Callable[[_SampleReader], Any]] = {
     b"n": lambda reader: None,
     b"t": lambda reader: True,
     b"f": lambda reader: False,
     b"i": lambda reader: _INT.unpack(reader._take(8))[0],
-    b"I": _Reader._int,
+    b"I": _SampleReader._int,
     b"d": lambda reader: _FLOAT.unpack(reader._take(8))[0],
     b"c": lambda reader: complex(*_COMPLEX.unpack(reader._take(16))),
-    b"s": _Reader._text,
+    b"s": _SampleReader._text,
     b"S": lambda reader: reader._numbering(reader._text()),
     b"b": lambda reader: bytes(reader._sized()),
     b"B": lambda reader: reader._numbering(bytes(reader._sized())),
     b"N": lambda reader: reader._numbering(reader._column()),
     b"M": lambda reader: reader._numbering(tuple(reader._column())),
     b"J": lambda reader: reader._numbering(json.loads(str(reader._sized(), "utf-8"))),
-    b"L": _Reader._list,
-    b"T": _Reader._tuple,
-    b"D": _Reader._dict,
-    b"a": _Reader._array,
-    b"g": _Reader._scalar,
+    b"L": _SampleReader._list,
+    b"T": _SampleReader._tuple,
+    b"D": _SampleReader._dict,
+    b"a": _SampleReader._array,
+    b"g": _SampleReader._scalar,
     b"u": lambda reader: np.str_(reader._text()),
     b"v": lambda reader: np.bytes_(bytes(reader._sized())),
-    b"p": _Reader._tensor,
+    b"p": _SampleReader._tensor,
     b"=": lambda reader: reader._numbered[reader._count()],
 }
 

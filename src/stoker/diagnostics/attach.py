@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from stoker._core.after_import import AfterImport
 from stoker.diagnostics.composition.order_hooks import OrderHooks
 from stoker.diagnostics.loader_hooks import MEASURED, TORCHDATA, LoaderHooks
 from stoker.diagnostics.profile.jpeg_decoding import measure_decoding
@@ -153,33 +151,3 @@ def _install_at_first_loader(hooks: LoaderHooks, module: ModuleType) -> None:
             hooks.measure(TORCHDATA)
 
     at_first_loader(module, install)
-
-
-class AfterImport(importlib.abc.MetaPathFinder):
-    """Runs an action right after a module is imported.
-
-    Args:
-        actions: by the module's name; each is run once.
-    """
-
-    def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._actions = actions
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Returns the spec that the other finders give, with the action after it; None for other modules."""
-        action = self._actions.pop(fullname, None)
-        if action is None:
-            return None
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            action(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

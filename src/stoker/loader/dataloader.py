@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from stoker import collate, errors
 from stoker._core import nominal
 from stoker._core.machine import cpus
-from stoker._core.tracebacks import hide_own_frames
+from stoker._core.mistakes import with_known_names
 from stoker._engine.supervision.rules import StallAction
+from stoker._engine.tracebacks import hide_own_frames
 from stoker.datasets.base import is_stream
 from stoker.datasets.described import loaded_by
 from stoker.events import Listener
@@ -36,7 +37,6 @@ from stoker.loader._job import jpeg_reader
 from stoker.loader._job.error_policy import OnError
 from stoker.loader._options import argument_checks
 from stoker.loader._options.loader_options import TORCHS, LoaderOptions, checked
-from stoker.loader._options.mistakes import with_known_names
 from stoker.loader._state import merging, schema
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.record import NAME, LoaderRecord, options_of, record_of

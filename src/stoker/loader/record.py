@@ -161,6 +161,22 @@ class LoaderRecord:
             self.auto = None
         return self.auto
 
+    def find_workers(self, loader: Any, order: str, rebuilds: bool) -> str | None:
+        """Finds the number of a loader's workers while the program runs. Returns why not if its batches depend on it.
+
+        Args:
+            loader: the loader.
+            order: of `install`, "stoker" or "torch".
+            rebuilds: whether each worker unpickles the dataset.
+        """
+        from stoker.loader._autotune.behind_torch import why_kept
+        from stoker.loader._autotune.controller import AutotuneController
+
+        if (why := why_kept(self.options(loader), order, rebuilds)) is None:
+            self.auto = AutotuneController(least=loader.num_workers)
+            loader.num_workers = self.auto.most
+        return why
+
     def prepare(self, loader: Any) -> None:
         """Decides with how many workers the iterator that is about to be made begins."""
         if (auto := self.automatic(loader)) is not None:

@@ -20,7 +20,6 @@ from typing import cast
 
 from stoker import errors
 from stoker._core.machine import memory
-from stoker._core.tracebacks import users_stacks
 from stoker._engine.activity import START
 from stoker._engine.backend import Answer, Backend, EventSink, UnitReport
 from stoker._engine.backends import FORKED, Assemble, Parts, StartMethod
@@ -69,6 +68,7 @@ from stoker._engine.process.worker_events import Teller, broken
 from stoker._engine.process_guard import check_owner, harmless, leave_if_left_behind
 from stoker._engine.supervision.restarts import Restarts
 from stoker._engine.supervision.rules import Rules
+from stoker._engine.tracebacks import users_stacks
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Slot
 from stoker._engine.transport.writer import Packed, Written

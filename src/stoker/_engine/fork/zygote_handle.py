@@ -12,7 +12,6 @@ import time
 
 from stoker._core.machine import reserve
 from stoker._core.machine.timer import Timer
-from stoker._core.tracebacks import hide_own_frames
 from stoker._engine.backends import Assemble, Parts, StartMethod
 from stoker._engine.fork import start_zygote
 from stoker._engine.fork.zygote import Ends
@@ -23,6 +22,7 @@ from stoker._engine.process.deadlines import CLOSE, FLUSH, GONE, REAP
 from stoker._engine.process.worker_events import MINDER, starting
 from stoker._engine.process_guard import allow, time_left
 from stoker._engine.supervision.rules import Rules, held_bytes
+from stoker._engine.tracebacks import hide_own_frames
 from stoker._engine.transport.arena import Board
 from stoker._engine.transport.reader import ForkHold, Reader
 from stoker._engine.transport.segments import ArenaFiles

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from stoker import errors
 from stoker._core.machine.memory import shm_in_words
-from stoker._core.tracebacks import users_stacks, without_own_lines
 from stoker._engine.activity import IDLE, SEVERAL, Activity, Position
 from stoker._engine.backend import EventSink, Failure, KnownFault, KnownFaults, Where
 from stoker._engine.messages import (
@@ -32,6 +31,7 @@ from stoker._engine.process.deadlines import PATIENCE
 from stoker._engine.process.held_lock import held_lock
 from stoker._engine.supervision.restarts import OWN_SIGNALS, TOLD, Restarts, Verdict
 from stoker._engine.supervision.rules import Rules, Stall, Stalls
+from stoker._engine.tracebacks import users_stacks, without_own_lines
 from stoker.events import (
     Event,
     MemoryThrottled,

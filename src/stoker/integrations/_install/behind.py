@@ -12,13 +12,11 @@ from stoker._core.exceptions import users_level
 from stoker.datasets.base import is_stream
 from stoker.datasets.described import loaded_by
 from stoker.integrations._install.current import CURRENT, HIDDEN, Settings
-from stoker.integrations._install.workers import why_kept
 from stoker.loader import loader_kind, torch_support
-from stoker.loader._autotune.controller import AutotuneController
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.iterator import LoaderIterator
 from stoker.loader.record import options_of, record_of
-from stoker.loader.worker_start import check_sending
+from stoker.loader.worker_start import birth_of, check_sending
 
 _READ = (
     *("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"),
@@ -235,13 +233,11 @@ class HiddenLoader(DataLoader[Any]):
 
     def find_workers(self, settings: Settings) -> None:
         """Finds the number of workers while the program runs, unless the batches depend on it."""
-        why, given = why_kept(options_of(self), settings), self.num_workers
-        if why is not None:
-            self._workers_text = f"num_workers={given} is kept: {why}"
-            return
-        auto = record_of(self).auto = AutotuneController(least=given)
-        self._workers_text = f"num_workers={given} of the program"
-        self.num_workers = auto.most
+        given, rebuilds = self.num_workers, birth_of(options_of(self)).rebuilds
+        why = record_of(self).find_workers(self, settings.order, rebuilds)
+        self._workers_text = (
+            f"num_workers={given} of the program" if why is None else f"num_workers={given} is kept: {why}"
+        )
 
     @property
     def workers_text(self) -> str | None:

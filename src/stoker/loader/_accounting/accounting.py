@@ -14,8 +14,8 @@ import numpy as np
 from stoker import errors
 from stoker._core.exceptions import cut, format_exception, summary_of
 from stoker._core.protocol import asked
-from stoker._core.tracebacks import without_own_lines
 from stoker._engine.backend import Answer, Failure
+from stoker._engine.tracebacks import without_own_lines
 from stoker.events import Event, FaultRecord, PoisonSample, QuarantineFailed, SampleFailed, SampleSkipped, plain_index
 from stoker.loader._accounting.ledger import Counts, EventDispatcher, Ledger
 from stoker.loader._epoch import epoch as epochs

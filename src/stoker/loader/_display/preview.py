@@ -24,10 +24,10 @@ import numpy as np
 
 from stoker._core import exceptions
 from stoker._core.protocol import asked
-from stoker._core.tracebacks import hide_own_frames
 from stoker._engine.fork.native_pools import quiet_about_forks
 from stoker._engine.fork.start_zygote import signals_blocked
 from stoker._engine.process import linux, process_setup
+from stoker._engine.tracebacks import hide_own_frames
 from stoker.errors import MissingExtraError, PreviewError, WorkerTraceback
 
 _LENGTH = struct.Struct("<Q")

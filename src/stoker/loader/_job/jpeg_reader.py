@@ -7,13 +7,11 @@ Pillow loads neither Pillow nor `stoker.images`. An opener that the program has 
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.util
 import os
 import sys
-from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, Literal
+
+from stoker._core.after_import import AfterImport
 
 JpegReading = Literal["workers", "everywhere", "nowhere"]
 """The processes in which a loader registers the reader: its worker processes, those and this one, or none."""
@@ -46,19 +44,22 @@ def register() -> None:
     """Registers the reader in this process: now, or when Pillow loads its own. Any thread may call it."""
     if _PLUGIN in sys.modules:
         _register()
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    elif not _finders:
+        _finders.append(AfterImport({_PLUGIN: lambda plugin: _register()}))
+        sys.meta_path.insert(0, _finders[0])
 
 
 def unregister() -> None:
     """Gives Pillow its own reader back, in this process."""
     while _registrations:
         _registrations.pop().undo()
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder not in _finders]
+    _finders.clear()
 
 
 _registrations: list[Any] = []
-"""Of this process. Workers keep theirs to their end."""
+_finders: list[AfterImport] = []
+"""Of this process, one at most. Workers keep theirs to their end."""
 
 
 def _register() -> None:
@@ -84,34 +85,6 @@ def _is_compiled() -> bool:
     from stoker._core.native import jpeg
 
     return jpeg.functions is not None
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Registers the reader right after Pillow's module has run."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        if name != _PLUGIN:
-            return None
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def create_module(self, spec: Any) -> Any:
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        spec = module.__spec__
-        assert spec is not None
-        spec.loader = module.__loader__ = self._inner  # which has more methods, for resources and sources
-        self._inner.exec_module(module)
-        _register()
 
 
 # What `describe()` and `report()` say.

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stoker._core import mistakes
 from stoker._core.exceptions import safe_str
 from stoker._engine.activity import ACTIVITY, PLACE, Activity
 from stoker._engine.activity import sample as at_sample
@@ -18,7 +19,6 @@ from stoker.datasets.nesting import batched_by
 from stoker.errors import BatchError, ErrorBudgetError, SamplerError, SkipSample, WorkerDiedError
 from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy, candidates
 from stoker.loader._job.work import Raised, Work, sample_of
-from stoker.loader._options import mistakes
 from stoker.loader._random.generators import mix
 
 if TYPE_CHECKING:

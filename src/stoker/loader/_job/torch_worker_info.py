@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.abc
-import importlib.machinery
 import random
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from stoker._core.after_import import AfterImport
 from stoker._core.worker_info import TORCHS, current, function_of_torchs
 from stoker._engine.backends import BY_REPORT
 from stoker.loader._random.find_generators import find_generators
@@ -47,8 +46,8 @@ def connect() -> None:
     """Makes torch's `get_worker_info()` return Stoker's workers, in any thread; elsewhere it works as before."""
     if TORCHS in sys.modules:
         _patch()
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    elif _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
 def _patch() -> None:
@@ -58,38 +57,20 @@ def _patch() -> None:
         function.__code__ = _replacement.__code__
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Patches torch's module right after it has run, and tells the current sample of the end of torch's import."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        if name != TORCHS and name != "torch":
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
+def _on_torch(torch: ModuleType) -> None:
+    """Notes that the current sample has imported torch."""
+    if isinstance(rng := current.rng, SampleRNG):
+        rng.on_torch()
 
 
-class _Loader(importlib.abc.Loader):
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+def _on_torchs_workers(module: ModuleType) -> None:
+    _patch()
+    info = current.info
+    if info is not None and BY_REPORT[str(info.worker_method)].capabilities.own_process:
+        sys.modules["torch._C"].default_generator.manual_seed(_UNUSED)
 
-    def create_module(self, spec: Any) -> Any:
-        return self._inner.create_module(spec)
 
-    def exec_module(self, module: ModuleType) -> None:
-        spec = module.__spec__
-        assert spec is not None
-        spec.loader = module.__loader__ = self._inner  # which has more methods, for resources and sources
-        self._inner.exec_module(module)
-        if module.__name__ == "torch":
-            if isinstance(rng := current.rng, SampleRNG):
-                rng.on_torch()
-            return
-        _patch()
-        info = current.info
-        if info is not None and BY_REPORT[str(info.worker_method)].capabilities.own_process:
-            sys.modules["torch._C"].default_generator.manual_seed(_UNUSED)
+_finder = AfterImport({"torch": _on_torch, TORCHS: _on_torchs_workers})
 
 
 # Lazy parts of libraries, loaded before workers are forked so that they share them. Else each worker loads them at its

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from stoker._core import nominal
+from stoker._core import mistakes, nominal
 from stoker._core.exceptions import users_level
 from stoker._engine.backends import KINDS, Kind
 from stoker.errors import MissingExtraError, StokerWarning
-from stoker.loader._options import mistakes
 
 DEFAULT_MAX_ERRORS = 100
 """Errors in an epoch. A few bad files in a large dataset are common and should not end a run overnight; a hundred

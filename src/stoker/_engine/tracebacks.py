@@ -10,7 +10,6 @@ import itertools
 import os
 import re
 from types import TracebackType
-from typing import Any
 
 from stoker._core.exceptions import format_exception, summary_of
 from stoker.errors import StokerError
@@ -131,7 +130,7 @@ def _is(error: BaseException | None, kinds: type[BaseException] | tuple[type[Bas
     return issubclass(type(error), kinds)
 
 
-def _of(error: BaseException, name: str) -> Any:
+def _of(error: BaseException, name: str):  # type: ignore[no-untyped-def] # of any kind
     return BaseException.__getattribute__(error, name)
 
 

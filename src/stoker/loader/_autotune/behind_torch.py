@@ -6,23 +6,22 @@ import os
 import sys
 from typing import Any
 
-from stoker.integrations._install.current import Settings
 from stoker.loader._epoch import epoch, ranks
 from stoker.loader._job import datapipes
 from stoker.loader._options.loader_options import LoaderOptions
-from stoker.loader.worker_start import birth_of
 
 NO_WORKERS = (
     "the loop may look at what its dataset does in this process: pass num_workers=1 or more, and the number is found"
 )
 
 
-def why_kept(options: LoaderOptions, settings: Settings) -> str | None:
+def why_kept(options: LoaderOptions, order: str, rebuilds: bool) -> str | None:
     """Returns why a loader keeps the number of workers that the program gave it; None if the number is to be found.
 
     Args:
         options: of the loader behind torch's.
-        settings: of the installation.
+        order: of `install`, "stoker" or "torch".
+        rebuilds: whether each worker unpickles the dataset.
     """
     if not options.num_workers:
         return NO_WORKERS
@@ -32,12 +31,12 @@ def why_kept(options: LoaderOptions, settings: Settings) -> str | None:
         return "worker_init_fn prepares a fixed number of workers"
     if not options.capabilities.own_process:
         return "its threads draw random numbers from this process's generators"
-    if birth_of(options).rebuilds:
+    if rebuilds:
         return "each of its workers starts in a clean interpreter, and holds a copy of the dataset"
     world = ranks.of_torch()
     if world is not None and world.size > 1 and "LOCAL_WORLD_SIZE" not in os.environ:
         return "LOCAL_WORLD_SIZE, the number of ranks that share this host's CPUs, is not set"
-    if settings.order == "torch" and not epoch.is_computed(options):
+    if order == "torch" and not epoch.is_computed(options):
         drawing = _drawing(options.index_sampler)
         if drawing is not None:
             return (

@@ -8,8 +8,8 @@ import traceback
 import pytest
 
 import stoker
-from stoker._core import tracebacks
-from stoker._core.tracebacks import hide_own_frames, users_stacks, users_story, without_own_lines
+from stoker._engine import tracebacks
+from stoker._engine.tracebacks import hide_own_frames, users_stacks, users_story, without_own_lines
 from stoker.errors import BatchError, SamplerError
 
 OURS = os.path.dirname(stoker.__file__)
