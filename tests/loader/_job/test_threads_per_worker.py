@@ -204,6 +204,7 @@ def test_gathered_batches_and_those_of_other_collators() -> None:
 # Randomness
 
 
+@pytest.mark.filterwarnings("ignore:threads_per_worker=. has no effect")
 @pytest.mark.parametrize("batch", [1, 5, None])
 def test_numbers_follow_from_the_place_of_a_sample(batch: int | None) -> None:
     def make(index: int) -> Any:
