@@ -75,7 +75,7 @@ class Recorded(Recorder):
         super().__init__("nowhere")
         self.given: list[tuple[str, float, float]] = []
 
-    def work(self, mark: str, begun: float, seconds: float, cpu: float) -> None:
+    def work(self, mark: str, begun: float, seconds: float, cpu: float, collated: float | None) -> None:
         self.given.append((mark, seconds, cpu))
 
 

@@ -86,8 +86,9 @@ class WorkerHooks:
     def _measured(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def measured(fetcher: Any, *args: Any) -> Any:
-            if not isinstance(fetcher.collate_fn, functools.partial) or fetcher.collate_fn.func != self._collate:
-                fetcher.collate_fn = functools.partial(self._collate, fetcher.collate_fn)
+            collate = getattr(fetcher, "collate_fn", None)
+            if collate is not None and getattr(collate, "func", None) != self._collate:
+                fetcher.collate_fn = functools.partial(self._collate, collate)
             return self.make(1.0, original, fetcher, *args)
 
         return measured

@@ -54,7 +54,7 @@ def test_run_shows_each_loader(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     header, row = (line.split() for line in err.splitlines() if line.startswith(("loader ", "train.py:8 ")))
     shown = dict(zip(header, row[:1] + row[2:], strict=False))
     assert (shown["loader"], shown["workers"], shown["epochs"], shown["batches"]) == ("train.py:8", "1", "2", "20")
-    assert "train.py:8: " in err and "the program ended after" in err
+    assert "train.py:8, made at train.py:6: " in err and "the program ended after" in err
     assert "\x1b" not in err  # not a terminal: no colour, no live line
 
 
