@@ -46,15 +46,15 @@ def register() -> None:
     """Registers the reader in this process: now, or when Pillow loads its own. Any thread may call it."""
     if _PLUGIN in sys.modules:
         _register()
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    elif not any(isinstance(finder, _JpegFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _JpegFinder())
 
 
 def unregister() -> None:
     """Gives Pillow its own reader back, in this process."""
     while _registrations:
         _registrations.pop().undo()
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _JpegFinder)]
 
 
 _registrations: list[Any] = []
@@ -86,7 +86,7 @@ def _is_compiled() -> bool:
     return jpeg.functions is not None
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _JpegFinder(importlib.abc.MetaPathFinder):
     """Registers the reader right after Pillow's module has run."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
@@ -95,11 +95,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _JpegLoader(spec.loader)
         return spec
 
 
-class _Loader(importlib.abc.Loader):
+class _JpegLoader(importlib.abc.Loader):
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
