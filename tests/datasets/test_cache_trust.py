@@ -119,10 +119,14 @@ def test_two_users_share_records_without_pickle(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        os.setuid(OTHER)
-        dataset = cached(tmp_path, [None, "not kept: the file is another user's"])
-        os.write(writing, repr((dataset[0].tolist(), dataset[1], cached(tmp_path, [0, "again"])[1])).encode())
-        os._exit(0)
+        code = 1
+        try:
+            os.setuid(OTHER)
+            dataset = cached(tmp_path, [None, "not kept: the file is another user's"])
+            os.write(writing, repr((dataset[0].tolist(), dataset[1], cached(tmp_path, [0, "again"])[1])).encode())
+            code = 0
+        finally:
+            os._exit(code)  # whatever happens: this is a copy of pytest's process
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert os.read(reading, 1000) == b"([0, 1, 2], \"not kept: the file is another user's\", 'again')"
     os.close(reading), os.close(writing)
