@@ -123,7 +123,7 @@ def text(clean: CleanEnvironment, options: argparse.Namespace) -> Iterator[Figur
 
     def ranks(*arguments: str) -> list[tuple[int, dict[int, str]]]:
         both = [
-            clean.start(TEXT, str(clean.folder), *arguments, name="text.py", RANK=str(rank), WORLD_SIZE="2")
+            clean.start(TEXT, str(clean.folder), *arguments, name="program.py", RANK=str(rank), WORLD_SIZE="2")
             for rank in range(2)
         ]
         said = [process.communicate(timeout=900)[0] for process in both]
@@ -155,7 +155,7 @@ def platform(clean: CleanEnvironment, options: argparse.Namespace) -> Iterator[F
     try:
         address = f"http://127.0.0.1:{port}"
         if _answers(server, port):
-            code, said = clean.run(STORE, address, "a-secret-of-ours", name="store.py")
+            code, said = clean.run(STORE, address, "a-secret-of-ours", name="program.py")
             ended = "100 samples" if code == 0 else said[-300:]
             yield Figure("platform", "S3 by moto, 2 workers", ended, "100 samples", code == 0)
             secrets = said.rpartition("SECRETS ")[2].strip()
@@ -169,20 +169,22 @@ def platform(clean: CleanEnvironment, options: argparse.Namespace) -> Iterator[F
     if subprocess.run(["unshare", "-m", "sh", "-c", f"{mount} true"], capture_output=True).returncode:
         yield Figure("platform", "64 MB of /dev/shm", "needs root, and unshare", "6 batches", None)
     else:
-        code, said = clean.run(SMALL, name="small.py", by=("unshare", "-m", "sh", "-c", f'{mount} {clean.python} "$0"'))
+        code, said = clean.run(
+            SMALL, name="program.py", by=("unshare", "-m", "sh", "-c", f'{mount} {clean.python} "$0"')
+        )
         yield Figure("platform", "64 MB of /dev/shm", said.strip()[-60:], "6 batches", said.strip() == "BATCHES 6")
-    code, said = clean.run(MISTAKE, name="mistake.py")
+    code, said = clean.run(MISTAKE, name="program.py")
     lines = len(said.strip().splitlines())
     yield Figure("platform", "a KeyError in a sample, 2 workers", f"{lines} lines", "20", code == 1 and lines <= 20)
     for what, path in CHECKS.items():
         if not (ROOT / path).exists():
             yield Figure("platform", what, f"no {path}", "passes", None)
             continue
-        tests = subprocess.run(
+        outcome = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", path], cwd=ROOT, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        yield Figure("platform", what, tests.stdout.strip().splitlines()[-1], "passes", tests.returncode == 0)
+        yield Figure("platform", what, outcome.stdout.strip().splitlines()[-1], "passes", outcome.returncode == 0)
 
 
 def _answers(server: subprocess.Popen[bytes], port: int) -> bool:

@@ -24,8 +24,8 @@ from stoker.loader._epoch.sampler_epochs import _COUNTED
 from tests.ownership import ELSEWHERE, moved, named_like
 
 SOURCE = Path(stoker.__file__).parent
-LOCAL = {"ByValue", "Config", "Unwatched"}
-"""Classes in functions and classes: a pickler, settings of torchtitan, a progress bar. Nobody asks whose they are."""
+LOCAL = {"ByValue", "Config"}
+"""Classes in functions and classes: a pickler, settings of torchtitan. Nobody asks whose they are."""
 ASKED = {*nesting._HANDING_ON, *nesting._PLAIN, *_COUNTED, "Columns", "GivenBatch", "Padded", "RunTexts", "TensorLeaf"}
 """Names by which the source asks for a class of Stoker's."""
 

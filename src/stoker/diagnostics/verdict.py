@@ -1,7 +1,5 @@
-"""The verdict about a loader: whether the training loop waits for data, what there is to gain, and the change to make.
-
-Pure: figures in, words out. `CAUSES` is the decision: the first cause that the figures show gives the change. A change
-names a cause only where the figures leave no other; else it names both.
+"""The verdict about a loader: whether the training loop waits for data, what there is to gain, and the change to make:
+that of the first of `CAUSES` that the figures show. A change names one cause only where they leave no other.
 """
 
 from __future__ import annotations
@@ -368,9 +366,8 @@ def _no_workers(known: _Figures) -> str | None:
     if not number and cost > 4 * HAND_OVER_SECONDS and (cpus > 1 or (making is not None and making.on_cpu <= OFF_CPU)):
         number = min(math.ceil(cost / max(own, 1e-9)), 2 * cpus)
     if number:
-        whole = decoded_by_pillow(known.loader)
         said = f"Pass num_workers={number}: batches are made in the training loop now, because of num_workers=0."
-        return said if whole is None else f"{said} {whole}"
+        return " ".join(filter(None, [said, decoded_by_pillow(known.loader)]))
     if cpus == 1:
         return "There is one CPU, and workers would share it: make samples cheaper (decode less, cache), or add CPUs."
     return (

@@ -98,7 +98,7 @@ def slow_stage(profile: ProfileFigures) -> tuple[str | None, float]:
     seconds = {name: times.seconds for name, times in profile.stages.items()}
     whole = sum(seconds.values())
     steady = profile.wait.seconds
-    if profile.sampled > 0.5 * (profile.first + steady):
+    if profile.batches and profile.sampled > 0.5 * (profile.first + steady):
         return "sampler", min(1.0, profile.sampled / (profile.first + steady))
     if whole <= 0:
         return None, 0.0
@@ -270,6 +270,9 @@ class ProfileFigures:
     stacks: tuple[StackCount, ...] = ()
     sampler: str | None = None
     sampled: float = 0.0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({"sampler": None, "sampled": 0.0, **state})  # a pickle of before has neither
 
     @property
     def share(self) -> float:
