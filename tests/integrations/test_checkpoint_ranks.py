@@ -50,7 +50,7 @@ def test_each_rank_resumes_from_its_own_state(tmp_path: Path) -> None:
         alike, (seed,), (length,), unset, forked = ranks[-1]["differing"]
         assert alike == unset == forked == []
         assert f"rank {len(ranks) - 1} differ: seed is 1 there and 2 here. Ranks that share" in seed
-        assert "samples is 12 there and 6 here; of is 12 there and 6 here" in length
+        assert "samples is 12 there and 6 here; the number of the sampler's indices is 12 there and 6 here" in length
 
     for name in ("stream", "stream with a seed"):
         before = [sample for told in two for sample in told[name]["before"]]

@@ -537,7 +537,7 @@ def test_death_of_a_worker_has_torchs_message() -> None:
         return index
 
     for sampler, how in (
-        ([0, 2, 3], r"\(pid \d+\) is killed by signal: Killed"),
+        ([0, 2, 3], r"\(pid\(s\) \d+\) exited unexpectedly: DataLoader worker \(pid \d+\) is killed by signal: Killed"),
         ([0, 4, 3], r"\(pid\(s\) \d+\) exited unexpectedly with exit code 3"),
     ):
         iterator = iter(stoker.DataLoader(Made(make), sampler=sampler, num_workers=1, max_restarts=0))

@@ -239,7 +239,8 @@ def test_the_name_of_a_class(kind: str, exception: str | None, name: str) -> Non
         (None, ""),
         ("x" * 200, f": {'x' * 99}…"),
         (
-            "WorkerDiedError: DataLoader worker (pid 7) is killed by signal: Killed.",
+            "WorkerDiedError: DataLoader worker (pid(s) 7) exited unexpectedly: DataLoader worker (pid 7) is killed by "
+            "signal: Killed.",
             ": is killed by signal: Killed.",
         ),
     ],

@@ -287,9 +287,11 @@ DOUBTED = "a worker died while it made this unit and others at once"
 
 
 def _ended(pid: int, code: int | None) -> str:
-    """Returns the description of a death, in torch's words."""
+    """Returns the description of a death, in the words of both errors of torch's, which programs look for."""
     ended = linux.exit_text(code)
-    return f"DataLoader worker ({'pid(s)' if ended.startswith('exited') else 'pid'} {pid}) {ended}"
+    if ended.startswith("exited unexpectedly"):
+        return f"DataLoader worker (pid(s) {pid}) {ended}"
+    return f"DataLoader worker (pid(s) {pid}) exited unexpectedly: DataLoader worker (pid {pid}) {ended}"
 
 
 def _cause(code: int | None) -> str:

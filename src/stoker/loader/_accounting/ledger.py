@@ -51,7 +51,9 @@ KEPT = 100
 """Events of each kind, and classes of exceptions, that are kept; more are only counted. A loader may live for weeks."""
 
 
-_OF_A_WORKER = re.compile(r"^WorkerDiedError: DataLoader worker \(pid(?:\(s\))? \d+\) ")
+_OF_A_WORKER = re.compile(
+    r"^WorkerDiedError: DataLoader worker \(pid\(s\) \d+\) (?:exited unexpectedly: DataLoader worker \(pid \d+\) )?"
+)
 """Torch's prefix of the message; the cause follows it."""
 
 
