@@ -109,3 +109,42 @@ def test_calls_raise_where_pillows_do(name: str, data: st.DataObject) -> None:
         if b"\xff\xda" in picture and len(picture) > 60 and segments(picture):
             picture = damage(picture, random.Random(data.draw(st.integers(0, 2**32))))
     assert told(lazily, picture, STEPS[steps]) == told(Image.open, picture, STEPS[steps])
+
+
+def a_full_code(data: bytes, kind: int) -> bytes:
+    """A Huffman table whose last code has ones alone, which libjpeg refuses."""
+    (begin, end), *_ = [(at, to) for at, to in segments(data) if data[at + 1] == 0xC4 and data[at + 4] == kind]
+    counts, values = bytearray(data[begin + 5 : begin + 21]), data[begin + 21 : end]
+    last = max(place for place in range(16) if counts[place])
+    code = 0
+    for count in counts[: last + 1]:
+        code = 2 * code + count
+    room = (2 << last) - code
+    counts[last] += room
+    table = bytes([kind, *counts]) + values + bytes(room)
+    return data[: begin + 2] + (len(table) + 2).to_bytes(2, "big") + table + data[end:]
+
+
+def a_side(data: bytes, at: int, pixels: int) -> bytes:
+    ((begin, _),) = [segment for segment in segments(data) if data[segment[0] + 1] == 0xC0]
+    frame = bytearray(data[begin : begin + 9])
+    frame[5:9] = (8).to_bytes(2, "big") * 2
+    frame[at : at + 2] = pixels.to_bytes(2, "big")
+    return data[:begin] + frame + data[begin + 9 :]
+
+
+UNUSUAL = {
+    **{f"full code {kind:#x}": a_full_code(jpeg("4:2:0", 64, 64), kind) for kind in (0x00, 0x10)},
+    **{
+        f"{pixels} {at}": a_side(jpeg("4:2:0", 64, 64), at, pixels) for at in (5, 7) for pixels in (65500, 65501, 65535)
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("steps", sorted(STEPS))
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_what_libjpeg_refuses_is_refused_at_pillows_call(name: str, steps: str) -> None:
+    assert told(lazily, UNUSUAL[name], STEPS[steps]) == told(Image.open, UNUSUAL[name], STEPS[steps])
+    if name.startswith("full"):
+        assert any(type(call) is tuple and call[0] is OSError for call in told(Image.open, UNUSUAL[name], STEPS[steps]))

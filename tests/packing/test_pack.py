@@ -203,3 +203,10 @@ def test_what_cannot_be_packed(dataset: Any, format: Any, said: str, tmp_path: P
     pytest.importorskip("lmdb" if format == "lmdb" else "pyarrow")
     with pytest.raises(PackError, match=said):
         pack(dataset, tmp_path, format=format, num_workers=0)
+
+
+@pytest.mark.parametrize("row", [{"text": np.array(["ab"])}, {".": np.zeros(2)}])
+def test_what_hdf5_does_not_hold_is_refused(row: Any, tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    with pytest.raises(PackError, match="HDF5 holds no field"):
+        pack([row] * 3, tmp_path, format="hdf5", num_workers=0)

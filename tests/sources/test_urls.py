@@ -41,3 +41,10 @@ def test_secrets_are_not_shown() -> None:
 def test_suffix_comes_before_the_query() -> None:
     assert with_suffix("s3://b/a.tar", ".index") == "s3://b/a.tar.index"
     assert with_suffix("https://h/a.tar?sig=1", ".index") == "https://h/a.tar.index?sig=1"
+
+
+@pytest.mark.parametrize("host", ["evil.example\\@good.example", "evil.example good.example", "evil.example\x7f"])
+def test_host_that_others_read_in_another_way_is_refused(host: str) -> None:
+    with pytest.raises(ValueError, match="names no host"):
+        parsed(f"https://{host}/a.tar")
+    assert parsed("https://user:pass%20word@good.example:81/a.tar").key == "a.tar"

@@ -25,6 +25,7 @@ def with_known_names(init: I) -> I:
             )
         init(*args, **kwargs)
 
+    checked.__signature__ = inspect.signature(init)  # type: ignore[attr-defined] # for `getfullargspec` too
     return checked  # type: ignore[return-value]  # it has the same arguments
 
 

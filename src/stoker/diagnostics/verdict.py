@@ -198,7 +198,7 @@ class _Figures:
         """
         if self.making is None:
             return 0.0
-        left = max(self.cpus * (1 - self.loader.others), self.loader.cpu / self.loader.spent)
+        left = max(self.cpus * (1 - self.loader.others), self.loader.cpu / self.loader.spent, 1e-9)
         return min(1.0, self.making.on_cpu / min(1.0, left / max(self.at_once, 1.0)))
 
     @property

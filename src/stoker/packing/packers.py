@@ -327,6 +327,11 @@ class HDF5Packer(ArrayPacker):
             self._file = self._h5py.File(partial, "r+")
         elif self._file is None:
             self._file = self._h5py.File(partial, "w")
+        if first.dtype.kind in "mMOU" or not name.strip("."):
+            raise PackError(
+                f"HDF5 holds no field {name!r} of {first.dtype}: rename it, or pack as npy, tar or Parquet, which hold "
+                "texts and times"
+            )
         if name in self._file:
             return self._file[name]
         return self._file.create_dataset(name, (self._count, *first.shape), first.dtype)

@@ -17,6 +17,8 @@ STORES = {
 }
 """The kind of store for each scheme that can be read. Places of the Hugging Face Hub are parsed by `hub_place`."""
 GLOB = frozenset("*?[")
+_NO_HOST = re.compile(r"[^\w.\-~!$&'()*+,;=:@%\[\]]")
+"""A character of no host, nor of what stands before it in a URL (RFC 3986)."""
 
 
 class ObjectURL(NamedTuple):
@@ -56,7 +58,7 @@ def parsed(url: str) -> ObjectURL:
     kind = STORES[scheme]
     if kind == "http":
         parts = urlsplit(url)
-        if not parts.netloc:
+        if not parts.netloc or _NO_HOST.search(parts.netloc):  # which others may take for the end of the host
             raise ValueError(f"{shown(url)} names no host")
         return ObjectURL(kind, urlunsplit((scheme, parts.netloc, "", parts.query, "")), unquote(parts.path).lstrip("/"))
     bucket, _, key = url[len(scheme) + 3 :].partition("/")

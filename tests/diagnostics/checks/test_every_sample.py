@@ -95,11 +95,42 @@ def test_interrupted_check_goes_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         check_samples(Rows(**bad), path, workers=0, labels=10, on_progress=interrupt)
     assert os.path.exists(f"{path}.state")
-    with pytest.raises(TargetError, match="60 samples, and the dataset has 61"):
-        check_samples(Rows(61), path, workers=0)
+    with pytest.raises(TargetError, match="60 samples and 10 classes, and this is one of 61 samples"):
+        check_samples(Rows(61), path, workers=0, labels=10)
     done = check_samples(Rows(**bad), path, workers=0, labels=10)
     assert (done.began_at, done.found) == (32, 2)
     assert sorted(reasons(path)) == [3, 50] and not os.path.exists(f"{path}.state")
+
+
+def test_check_that_ends_before_its_first_batch_begins_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "bad.jsonl")
+
+    class Interrupted(Rows):
+        def __getitem__(self, index: int) -> Any:
+            if index == 7:
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    bad = {"_3": ValueError("damaged")}
+    with pytest.raises(KeyboardInterrupt):
+        check_samples(Interrupted(**bad), path, workers=0)
+    done = check_samples(Rows(**bad), path, workers=0)
+    assert (done.began_at, done.found, len(reasons(path))) == (0, 1, 1)
+
+
+def test_labels_of_many_classes_are_all_judged(tmp_path: Path) -> None:
+    class Labels(Rows):
+        def __getitem__(self, index: int) -> Any:
+            return {"label": 9999 if index == 1499 else index}
+
+    path = str(tmp_path / "bad.jsonl")
+    check_samples(Labels(1500), path, workers=0, labels=2000)
+    assert list(reasons(path)) == [1499]
+
+
+def test_the_order_of_keys_is_no_fault(tmp_path: Path) -> None:
+    turned = {"_7": dict(reversed(GOOD.items()))}
+    assert check_samples(Rows(**turned), str(tmp_path / "bad.jsonl"), workers=0).found == 0
 
 
 def test_damaged_pillow_image_is_decoded(tmp_path: Path) -> None:

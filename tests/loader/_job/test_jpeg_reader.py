@@ -128,9 +128,12 @@ class Data(stoker.Dataset):
     def __getitem__(self, index):
         loaded = [name for name in sys.modules if name == "PIL" or name.startswith("stoker.images")]
         if {late}:
+            import io
             from PIL import Image, PngImagePlugin
             Image.init()
-            loaded = [Image.OPEN["JPEG"][0].__module__]
+            file = io.BytesIO()
+            Image.new("RGB", (8, 8)).save(file, "JPEG")
+            loaded = [type(Image.open(file)).__module__]
         return " ".join(loaded) or "none"
 
 if __name__ == "__main__":
@@ -147,3 +150,39 @@ def test_pillow_is_waited_for(late: bool, context: str, tmp_path: Path) -> None:
     script.write_text(PROGRAM.format(late=late, context=context))
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert run.stdout.split() == (["stoker.images.plugin"] if late else ["none"]) * 2 + ["False", "False"]
+
+
+THREADS = """
+import importlib, io, sys, threading
+import stoker
+from stoker.loader._job import jpeg_reader
+
+assert "PIL.JpegImagePlugin" not in sys.modules
+jpeg_reader.register()
+data, opened, together = open(sys.argv[1], "rb").read(), [], threading.Barrier(8)
+
+def open_one(number):
+    together.wait()
+    if number % 3 == 0:
+        importlib.import_module("stoker.images.pillow")
+    if number % 3 == 1:
+        stoker.images.register
+    from PIL import Image
+    with Image.open(io.BytesIO(data)) as image:
+        opened.append(image.size)
+
+threads = [threading.Thread(target=open_one, args=(number,)) for number in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+from PIL import Image
+print(len(opened), type(Image.open(sys.argv[1])).__name__)
+jpeg_reader.unregister()
+print(Image.OPEN["JPEG"][0].__module__)
+"""
+
+
+def test_threads_that_import_pillow_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(jpeg("4:2:0", 64, 48))
+    done = subprocess.run([sys.executable, "-c", THREADS, str(path)], capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == (["8", "LazyJpegFile", "PIL.JpegImagePlugin"], "")

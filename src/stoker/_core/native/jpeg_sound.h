@@ -2,7 +2,7 @@
    a scan is no error of libjpeg's, which warns and goes on; one in a marker, or a missing end, is. So all markers up to
    the last are read, by stricter rules than libjpeg's: what is unusual is for Pillow to decode at once. */
 
-enum { MOST_COMPONENTS = 3, MOST_BLOCKS = 10, TABLES = 4 };
+enum { MOST_COMPONENTS = 3, MOST_BLOCKS = 10, MOST_PIXELS = 65500, TABLES = 4 }; /* of a side: libjpeg's limit */
 
 /* What the markers have said up to now. Sets of tables have a bit for each number. */
 struct said {
@@ -13,7 +13,10 @@ struct said {
 
 static int is_sound_frame(const uint8_t *data, size_t size, int progressive, struct said *said) {
     int most_across = 0, most_down = 0;
-    if (said->components || size < 6 || data[0] != 8 || !(data[1] | data[2]) || !(data[3] | data[4])) return 0;
+    int height, width;
+    if (said->components || size < 6 || data[0] != 8) return 0;
+    height = data[1] << 8 | data[2], width = data[3] << 8 | data[4];
+    if (!height || height > MOST_PIXELS || !width || width > MOST_PIXELS) return 0;
     if ((data[5] != 1 && data[5] != MOST_COMPONENTS) || size != 6 + 3 * (size_t)data[5]) return 0;
     said->components = data[5], said->progressive = progressive;
     for (int i = 0; i < said->components; i++) {
@@ -42,14 +45,14 @@ static int are_sound_quantizations(const uint8_t *data, size_t size, struct said
     return 1;
 }
 
-/* Huffman tables: codes are given to lengths in order, and must not run out of them. */
+/* Huffman tables: codes are given to lengths in order, and must not run out of them; a code of ones alone is reserved. */
 static int are_sound_codes(const uint8_t *data, size_t size, struct said *said) {
     while (size) {
         unsigned kind = data[0] >> 4, number = data[0] & 15, count = 0, code = 0;
         if (size < 17 || kind > 1 || number >= TABLES) return 0;
         for (unsigned bits = 1; bits <= 16; bits++, code <<= 1) {
             count += data[bits], code += data[bits];
-            if (code > 1u << bits) return 0;
+            if (code > 1u << bits || (data[bits] && code == 1u << bits)) return 0;
         }
         if (count > 256 || size < 17 + count) return 0;
         for (unsigned i = 0; kind == 0 && i < count; i++)

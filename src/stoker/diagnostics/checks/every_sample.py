@@ -88,7 +88,7 @@ def check_samples(
     if labels is None and hasattr(dataset, "classes"):
         with contextlib.suppress(TypeError):
             labels = len(dataset.classes)
-    progress = _Progress(path, count)
+    progress = _Progress(path, count, labels)
     loader: Any = stoker.DataLoader(
         _Outlines(dataset), batch_size=_BATCH, num_workers=workers, collate_fn=_as_it_is, on_error="skip",
         max_errors=None, max_error_rate=None, max_restarts=count, quarantine=path, seed=0, output="numpy",
@@ -108,7 +108,7 @@ def check_samples(
             progress.save()
             raise
     with open(path, "a", encoding="utf-8") as file:
-        for index, why in progress.inconsistent(labels):
+        for index, why in progress.inconsistent():
             file.write(json.dumps(_record(dataset, index, why)) + "\n")
     progress.remove()
     return CheckedSamples(count, began_at, len(stoker.quarantine(path).indices), path)
@@ -186,14 +186,15 @@ class _Progress:
     Args:
         path: of the quarantine file.
         samples: of the dataset.
+        classes: number of classes; None if it is not known.
 
     Raises:
         TargetError: the quarantine file is there, and no check was interrupted.
     """
 
-    def __init__(self, path: str, samples: int) -> None:
-        self._path = f"{path}.state"
-        self._samples = samples
+    def __init__(self, path: str, samples: int, classes: int | None) -> None:
+        self._file, self._path = path, f"{path}.state"
+        self._samples, self._classes = samples, classes
         self._saved = time.monotonic()
         self.done = 0
         self._known = 0  # samples that were fetched
@@ -202,7 +203,7 @@ class _Progress:
         self._fields: dict[str, dict[str, list[Any]]] = {}
         self._types: dict[str, dict[str, list[Any]]] = {}
         self._shapes: dict[str, dict[str, list[Any]]] = {}
-        self._labels: dict[str, dict[str, list[Any]]] = {}
+        self._labels: list[tuple[int, str, int]] = []  # those outside of the classes, with index and field
         if not os.path.exists(self._path) and os.path.exists(path) and os.path.getsize(path):
             raise TargetError(f"{path} is of an earlier check or of a loader: name another file, or delete it")
 
@@ -216,26 +217,26 @@ class _Progress:
         """Counts a sample."""
         self._known += 1
         self.done = index + 1
-        _add(self._fields, "the sample", ", ".join(outline) or "none", index)
+        _add(self._fields, "the sample", ", ".join(sorted(outline)) or "none", index)
         for name, (kind, shape, number) in outline.items():
             _add(self._types, name, kind, index)
             if shape is not None:
                 _add(self._shapes, name, str(tuple(shape)), index)
-            if number is not None and name.rpartition(".")[2] in LABELS:
-                _add(self._labels, name, str(number), index)
+            if number is None or self._classes is None or name.rpartition(".")[2] not in LABELS:
+                continue
+            if not 0 <= number < self._classes:
+                self._labels.append((index, name, number))
 
-    def inconsistent(self, labels: int | None) -> Iterator[tuple[int, str]]:
+    def inconsistent(self) -> Iterator[tuple[int, str]]:
         """Yields the index of each inconsistent sample, once, and the reason."""
         found: dict[int, str] = {}
         for what, values in (("fields", self._fields), ("type", self._types), ("shape", self._shapes)):
             for name, counts in values.items():
                 for index, why in self._outliers(name, counts, what):
                     found.setdefault(index, why)
-        for name, counts in self._labels.items() if labels is not None else ():
-            for text, (_, indices) in counts.items():
-                if not 0 <= int(text) < (labels or 0):
-                    for index in indices:
-                        found.setdefault(index, f"InconsistentSample: {name} is {text}, and there are {labels} classes")
+        for index, name, number in self._labels:
+            why = f"InconsistentSample: {name} is {number}, and there are {self._classes} classes"
+            found.setdefault(index, why)
         yield from sorted(found.items())
 
     def _outliers(self, name: str, counts: dict[str, list[Any]], what: str) -> Iterator[tuple[int, str]]:
@@ -243,24 +244,32 @@ class _Progress:
         if most < AGREE * self._known or len(counts) >= MOST_VALUES:
             return
         others = f"{most:,} of {self._known:,} samples have {usual}"
-        for text, (_, indices) in counts.items():
+        for text, (count, indices) in counts.items():
+            more = f"; {count - len(indices):,} more like it are not in this file" if count > len(indices) else ""
             for index in indices if text != usual else ():
-                yield index, f"InconsistentSample: {name} has the {what} {text}, and {others}"
+                yield index, f"InconsistentSample: {name} has the {what} {text}, and {others}{more}"
 
     def load(self, loader: Any) -> int:
-        """Goes on where an earlier check was interrupted; returns the samples that it had done."""
+        """Goes on where an earlier check was interrupted; returns the samples that it had done.
+
+        Raises:
+            TargetError: that check was of another dataset, or of other classes.
+        """
         try:
             with open(self._path, encoding="utf-8") as file:
                 known = json.load(file)
         except FileNotFoundError:
+            self.save()  # from now on the same call goes on, whatever ends the check
             return 0
-        except ValueError:  # killed as it was written
-            return 0
-        if known["samples"] != self._samples:
+        if (known["samples"], known["classes"]) != (self._samples, self._classes):
             raise TargetError(
-                f"{self._path} is of a check of {known['samples']:,} samples, and the dataset has {self._samples:,}: "
-                "delete it to begin anew"
+                f"{self._path} is of a check of {known['samples']:,} samples and {known['classes']} classes, and this "
+                f"is one of {self._samples:,} samples and {self._classes} classes: delete it to begin anew"
             )
+        if known["loader"] is None:  # no batch was received
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(self._file, 0)
+            return 0
         self.done, self._known = known["done"], known["known"]
         self._fields, self._types = known["fields"], known["types"]
         self._shapes, self._labels = known["shapes"], known["labels"]
@@ -268,11 +277,10 @@ class _Progress:
         return self.done
 
     def save(self) -> None:
-        """Writes the state, if there was a batch."""
-        if self._latest is None:
-            return
+        """Writes the state."""
         known = {
             "samples": self._samples,
+            "classes": self._classes,
             "done": self.done,
             "known": self._known,
             "fields": self._fields,

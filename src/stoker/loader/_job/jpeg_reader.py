@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Literal
 
 from stoker._core.after_import import AfterImport
@@ -44,22 +45,24 @@ def register() -> None:
     """Registers the reader in this process: now, or when Pillow loads its own. Any thread may call it."""
     if _PLUGIN in sys.modules:
         _register()
-    elif not _finders:
-        _finders.append(AfterImport({_PLUGIN: lambda plugin: _register()}))
-        sys.meta_path.insert(0, _finders[0])
+    elif not _undo:
+        finder = AfterImport({_PLUGIN: lambda plugin: _register_at_first_file()})
+        sys.meta_path.insert(0, finder)
+
+        def forget() -> None:
+            sys.meta_path[:] = [other for other in sys.meta_path if other is not finder]
+
+        _undo.append(forget)
 
 
 def unregister() -> None:
     """Gives Pillow its own reader back, in this process."""
-    while _registrations:
-        _registrations.pop().undo()
-    sys.meta_path[:] = [finder for finder in sys.meta_path if finder not in _finders]
-    _finders.clear()
+    while _undo:
+        _undo.pop()()
 
 
-_registrations: list[Any] = []
-_finders: list[AfterImport] = []
-"""Of this process, one at most. Workers keep theirs to their end."""
+_undo: list[Callable[[], object]] = []
+"""What takes the registration of this process back. Workers keep theirs to their end."""
 
 
 def _register() -> None:
@@ -67,7 +70,31 @@ def _register() -> None:
         with _pillow_else():
             import stoker
 
-            _registrations.append(stoker.images.register())
+            _undo.append(stoker.images.register().undo)
+
+
+def _register_at_first_file() -> None:
+    """Registers the reader when a JPEG is opened: while Pillow's module is imported, an import of `stoker.images` could
+    wait for another thread's, which waits for this one."""
+    image: Any = sys.modules["PIL.Image"]
+    if not _is_pillows(sys.modules[_PLUGIN]):
+        return
+    pillows, accept = image.OPEN["JPEG"]
+
+    def put_back() -> bool:
+        is_there = image.OPEN["JPEG"][0] is first
+        if is_there:
+            image.register_open("JPEG", pillows, accept)
+        return is_there
+
+    def first(file: Any, filename: Any = None) -> Any:
+        if not put_back():
+            return pillows(file, filename)
+        _register()
+        return image.OPEN["JPEG"][0](file, filename)
+
+    image.register_open("JPEG", first, accept)
+    _undo.append(put_back)
 
 
 def _pillow_else() -> contextlib.suppress:
