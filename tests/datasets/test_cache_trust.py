@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stoker import CacheDataset, FolderOwnerError, from_iterable
-from stoker.datasets.cache_store import FileStore
+from stoker.datasets.cache_store import FileStore, _opened
 from stoker.datasets.sample_record import recorded
 
 OTHER = 54321
@@ -142,3 +142,28 @@ def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         cached(tmp_path / "cache", [1])
     assert target.read_text() == "content"
+
+
+@pytest.mark.parametrize("permissions", [0o644, 0o444])
+def test_a_fifo_in_the_place_of_the_file_is_refused(tmp_path: Path, permissions: int) -> None:
+    cached(tmp_path, [1])
+    (file,) = tmp_path.glob("*.samples")
+    file.unlink()
+    os.mkfifo(file)
+    file.chmod(permissions)
+    descriptors = len(os.listdir("/dev/fd"))
+    with pytest.raises(OSError, match=f"no regular file in the place of its records.*{file.name}"):
+        cached(tmp_path, [1])
+    with pytest.raises(OSError, match="no regular file"):  # as a user who may only read it opens it
+        _opened(str(file), os.O_RDONLY)
+    assert len(os.listdir("/dev/fd")) == descriptors
+
+
+def test_a_fifo_in_the_place_of_the_pickles_is_refused(tmp_path: Path) -> None:
+    assert cached(tmp_path, [Box(1)])[0].value == 1
+    (file,) = (tmp_path / "pickles").iterdir()
+    file.unlink()
+    os.mkfifo(file, 0o600)
+    assert cached(tmp_path, ["made anew"])[0] == "made anew"
+    with pytest.raises(OSError, match=f"no regular file in the place of its records.*pickles/{file.name}"):
+        CacheDataset([Box(3)], folder=tmp_path, key="v1")._keep(0, Box(3))

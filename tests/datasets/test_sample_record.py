@@ -51,6 +51,11 @@ def plain(sample: Any) -> Any:
     return sample_of(data, 0)
 
 
+def count(number: int) -> bytes:
+    """A count as a record has it."""
+    return struct.pack("<Q", number)
+
+
 leaves = (
     st.none()
     | st.booleans()
@@ -186,16 +191,88 @@ def test_an_object_that_occurs_twice_is_one_object() -> None:
         one, other = places(plain(sample))
         assert one is other and one == numbers
     deep: tuple[Any, ...] = ()
-    for _ in range(100):
+    for _ in range(40):
         deep = (deep, deep)
-    assert len(recorded(deep, 0)) < 10_000
+    data = recorded(deep, 0)
+    assert not is_pickle(data) and len(data) < 2_000
 
 
-def test_a_nest_too_deep_is_pickled_or_refused() -> None:
-    deep: list[Any] = []
-    for _ in range(400):
-        deep = [deep]
-    assert sample_of(recorded(deep, 0), 0) == deep
+@pytest.mark.parametrize("nested", [lambda value: (value,), lambda value: [value, (1,)], lambda value: {"a": value}])
+def test_a_deep_nest_is_pickled(nested: Any) -> None:
+    deep: Any = nested("a")
+    for depth in range(1, 470):
+        if depth < 20 or depth in (40, 60, 350, 469):
+            data = recorded(deep, 0)
+            assert is_pickle(data) == (depth > 50)
+            assert sample_of(data, 0) == deep
+        deep = nested(deep)
+
+
+def test_a_record_that_is_too_deep_is_damaged() -> None:
+    for record in (b"P" + (b"T" + count(1)) * 60 + b"n", b"PJ" + count(200_000) + b"[" * 100_000 + b"]" * 100_000):
+        with pytest.raises(RuntimeError, match="sample 0 was cached, but its record is damaged: "):
+            sample_of(record, 0)
+
+
+def test_a_long_text_that_occurs_again_is_written_once() -> None:
+    text, key = "x" * 1000, "k" * 40
+    for sample in ([text] * 300, {"a": text, "b": [{"c": text}]}, ({"a": text}, {key: text}), [{"a": text}, (), text]):
+        data = recorded(sample, 0)
+        assert not is_pickle(data) and len(data) < 6000
+        assert same(sample_of(data, 0), sample)
+    again = plain(({"a": text}, text))
+    assert again[0]["a"] is again[1]
+
+
+@pytest.mark.parametrize(
+    "key", [None, True, 1, 2**70, 0.5, "a", b"a", np.int64(3), np.str_("a"), (1, "a"), (1, 2, 3, 4)]
+)
+def test_scalars_and_flat_tuples_are_keys(key: Any) -> None:
+    assert same(plain([{key: 1}]), [{key: 1}])
+
+
+@pytest.mark.parametrize("key", [((1,), 2), ((), ()), frozenset([1]), tuple(range(1000))], ids=str)
+def test_dicts_with_other_keys_are_pickled(key: Any) -> None:
+    data = recorded({key: 1}, 0)
+    assert is_pickle(data)
+    assert sample_of(data, 0) == {key: 1}
+
+
+def test_a_planted_key_is_not_hashed() -> None:
+    # 30 tuples in each other, the second part of each is its first one again: hash() would take 2**30 steps
+    nest = (b"T" + count(2)) * 30 + b"T" + count(0) + b"".join(b"=" + count(number) for number in range(31, 1, -1))
+    with pytest.raises(RuntimeError, match=r"damaged: .*a key of type tuple"):
+        sample_of(b"PD" + count(1) + nest + b"n", 0)
+
+
+@pytest.mark.parametrize("dtype", ["S0", "U0", "V0", "(0,)f4", "[('a', 'S0')]"])
+def test_elements_without_bytes_need_a_pickle(dtype: str) -> None:
+    text = dtype.encode()
+    record = b"Pa" + count(len(text)) + text + b"\0\1" + count(1 << 32)
+    with pytest.raises(RuntimeError, match=r"damaged: .*without bytes"):
+        sample_of(record, 0)
+    if dtype[0] in "SUV":
+        empty = np.zeros(5, [("a", dtype)])["a"]
+        data = recorded(empty, 0)
+        assert not empty.itemsize and is_pickle(data) and same(sample_of(data, 0), empty)
+
+
+def test_a_record_names_no_attribute_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    named: list[str] = []
+    monkeypatch.setattr(torch, "__getattr__", named.append)
+    for text in (b"_dynamo", b"no_such_name", b"load", b"__file__"):
+        with pytest.raises(RuntimeError, match=r"damaged: KeyError"):
+            sample_of(b"Pp" + count(len(text)) + text + b"\1" + count(4) + count(1) + bytes(64), 0)
+    assert not named
+
+
+def test_tensors_of_parts_of_bytes_are_not_cached() -> None:
+    torch = pytest.importorskip("torch")
+    for name in ("uint4", "int1"):
+        if hasattr(torch, name):
+            with pytest.raises(TypeError, match=r"sample 3 \(Tensor\) cannot be cached, because it cannot be pickled"):
+                recorded(torch.empty(4, dtype=torch.uint8).view(getattr(torch, name)), 3)
 
 
 def test_damaged_records_are_refused() -> None:

@@ -227,7 +227,7 @@ class FileStore(Store):
         self._may_write = True
         try:
             os.makedirs(folder, exist_ok=True)
-            descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = _opened(path, flags | os.O_RDWR | os.O_CREAT)
         except OSError as error:
             if not os.path.exists(path):
                 raise OSError(
@@ -235,7 +235,7 @@ class FileStore(Store):
                     f"{error.strerror}: CacheDataset cannot write to its folder, and has left nothing there",
                     folder,
                 ) from None
-            descriptor, self._may_write = os.open(path, flags | os.O_RDONLY), False
+            descriptor, self._may_write = _opened(path, flags | os.O_RDONLY), False
         super().__init__(descriptor, slots, limit)
 
     def put(self, number: int, data: bytes) -> None:
@@ -293,7 +293,7 @@ class Folder(FileStore):
             if status.st_mode & 0o077:
                 os.fchmod(folder, 0o700)
             flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-            descriptor = os.open(self._name, flags, 0o600, dir_fd=folder)
+            descriptor = _opened(os.path.join(path, self._name), flags, 0o600, folder)
         finally:
             os.close(folder)
         try:
@@ -302,6 +302,25 @@ class Folder(FileStore):
             os.close(descriptor)
             raise
         return Store(descriptor, self._slots, self._limit)
+
+
+def _opened(path: str, flags: int, mode: int = 0o666, folder: int | None = None) -> int:
+    """Opens a file, and nothing else that may lie in its place: opening a FIFO would wait for another process.
+
+    Args:
+        path: of the file.
+        flags: of `os.open`.
+        mode: of a new file.
+        folder: the descriptor of its folder, if that is open.
+
+    Raises:
+        OSError: the file cannot be opened, or is none.
+    """
+    descriptor = os.open(path if folder is None else os.path.basename(path), flags | os.O_NONBLOCK, mode, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "CacheDataset found no regular file in the place of its records. Delete it", path)
+    return descriptor
 
 
 def _check_owner(path: str, status: os.stat_result) -> None:

@@ -1,10 +1,11 @@
 """Samples as bytes: a format without pickle for plain data, and pickle for everything else.
 
 **Plain data** are None, bools, numbers, texts, bytes, NumPy arrays and numbers, tensors in memory, and tuples, lists
-and dicts of them: of exactly these types, since a subclass may have code. A record of them is a tree of tags, lengths
-and bytes, little-endian. Reading it calls nothing that the record names, so it may lie where others can write. What is
-read equals what was written: types, dtypes and their byte order, bits of NaN, the order in memory, whether an array may
-be written to, and which parts of a sample are one object.
+and dicts of them: of exactly these types, since a subclass may have code. Keys of dicts are numbers, texts, bytes, and
+short tuples of these; the sample has at most 50 levels. A record of them is a tree of tags, lengths and bytes,
+little-endian. Reading it calls nothing that the record names, and takes memory by the bytes of the record, so
+it may lie where others can write. What is read equals what was written: types, dtypes and their byte order, bits of
+NaN, the order in memory, whether an array may be written to, and which parts of a sample are one object.
 
 The first byte of a record says which of the two formats it has. It is long because the writer and the reader of
 a format are read beside each other.
@@ -33,6 +34,11 @@ _SHORT = 32
 """Characters, or bytes, of a text that is written again where it occurs again."""
 _COLUMN = 4
 """Numbers of a list that are written as an array, at least."""
+_DEEPEST = 50
+"""Levels of a sample, at most: Python bounds the recursion of the reader. A deeper sample is pickled."""
+_KEY_TYPES = frozenset((type(None), bool, int, float, complex, str, bytes))
+_NUMBERS = "biufcmM"
+"""Kinds of dtypes whose values are numbers."""
 _FORTRAN, _READ_ONLY = 1, 2
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -107,6 +113,7 @@ class _Writer:
         self.parts = [_PLAIN]
         self._with_json = with_json
         self._numbers: dict[int, int] = {}
+        self._depth = 0
         self._open: set[int] = set()  # tuples that are being written
         self._in_json: set[int] = set()
 
@@ -115,6 +122,9 @@ class _Writer:
         return b"".join(self.parts)
 
     def value(self, value: Any) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise _NotPlain
         write = _WRITERS.get(type(value))
         if write is not None:
             write(self, value)
@@ -124,6 +134,7 @@ class _Writer:
             self._tensor(value)
         else:
             raise _NotPlain
+        self._depth -= 1
 
     def _is_new(self, value: Any) -> bool:
         number = self._numbers.get(id(value))
@@ -195,7 +206,7 @@ class _Writer:
     def _json(self, value: list[Any] | dict[Any, Any]) -> bool:
         """Writes lists, dicts, texts and numbers as JSON, which is read 20 times as fast, if it has all of them."""
         inside: set[int] = set()
-        if not self._with_json or not _fits_json(value, inside):
+        if not self._with_json or not _fits_json(value, inside, _DEEPEST - self._depth):
             return False
         inside.remove(id(value))  # which has a number
         if not inside.isdisjoint(self._in_json):
@@ -210,6 +221,8 @@ class _Writer:
         if self._is_new(value) and not self._json(value):
             self.parts += (b"D", _COUNT.pack(len(value)))
             for key, item in value.items():
+                if not _is_key(key):
+                    raise _NotPlain
                 self.value(key)
                 self.value(item)
 
@@ -227,7 +240,7 @@ class _Writer:
             self._sized(b"v", bytes(value))
         else:
             text = _dtype_text(value.dtype)
-            if value.dtype.kind not in "biufcmM" or type(value) is not value.dtype.type:
+            if value.dtype.kind not in _NUMBERS or type(value) is not value.dtype.type:
                 raise _NotPlain
             self._sized(b"g", text.encode())
             self.parts.append(value.tobytes())
@@ -241,28 +254,48 @@ class _Writer:
         if any(not step and size > 1 for step, size in zip(value.stride(), value.shape, strict=True)):
             raise _NotPlain  # one element that is shown many times
         if self._is_new(value):
-            dense = value.clone()  # `numpy()` would fix the size of the user's memory
+            try:
+                dense = value.clone()  # `numpy()` would fix the size of the user's memory
+            except NotImplementedError:  # elements of less than a byte
+                raise _NotPlain from None
             flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy() if dense.numel() else b""
             self._sized(b"p", str(value.dtype).removeprefix("torch.").encode())
             self.parts += (bytes([value.ndim]), _counts(dense.shape), _counts(dense.stride()), bytes(flat))
 
 
-def _fits_json(value: Any, inside: set[int]) -> bool:
-    """Returns whether JSON gives a value back as it is. Lists and dicts are added; none of them may occur twice."""
+def _is_key(value: Any) -> bool:
+    """Returns whether a dict of a record may have a key: its hash takes time by the bytes of the record."""
+    if type(value) is tuple:  # tuples of tuples that are one object would have any number of parts
+        return len(value) <= _SHORT and all(type(part) is not tuple and _is_key(part) for part in value)
+    return type(value) in _KEY_TYPES or isinstance(value, np.generic)
+
+
+def _fits_json(value: Any, inside: set[int], levels: int) -> bool:
+    """Returns whether JSON gives a value back as it is.
+
+    Args:
+        value: of the sample.
+        inside: where lists, dicts and long texts are added; none of them may occur twice.
+        levels: of lists and dicts in the value, at most.
+    """
     kind = type(value)
     if kind is str:
+        if len(value) > _SHORT:
+            if id(value) in inside:
+                return False
+            inside.add(id(value))
         return not _SURROGATES.search(value)
     if kind is int:
         return bool(-(1 << 63) <= value < 1 << 63)
     if kind is float:
         return bool(value == value)  # bits of a NaN would be lost
     if kind is list or kind is dict:
-        if id(value) in inside:
+        if id(value) in inside or levels < 0:
             return False
         inside.add(id(value))
         if kind is dict and not all(type(key) is str and _SURROGATES.search(key) is None for key in value):
             return False
-        return all(_fits_json(item, inside) for item in (value if kind is list else value.values()))
+        return all(_fits_json(item, inside, levels - 1) for item in (value if kind is list else value.values()))
     return value is None or kind is bool
 
 
@@ -287,10 +320,16 @@ class _SampleReader:
     def __init__(self, record: bytes) -> None:
         self._record = memoryview(record)
         self._at = 1
+        self._depth = 0
         self._numbered: list[Any] = []
 
     def value(self) -> Any:
-        return _READERS[bytes(self._take(1))](self)
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise ValueError(f"more than {_DEEPEST} values in each other")
+        value = _READERS[bytes(self._take(1))](self)
+        self._depth -= 1
+        return value
 
     def _take(self, size: int) -> memoryview:
         data = self._record[self._at : self._at + size]
@@ -335,6 +374,8 @@ class _SampleReader:
         size, values = self._count(), self._numbering({})
         for _ in range(size):
             key = self.value()
+            if not _is_key(key):
+                raise ValueError(f"a key of type {type(key).__name__}")
             values[key] = self.value()
         return values  # type: ignore[no-any-return]
 
@@ -358,14 +399,14 @@ class _SampleReader:
 
     def _scalar(self) -> Any:
         dtype = _dtype_of(self._text())
+        if dtype.kind not in _NUMBERS:
+            raise ValueError(f"{dtype} is no dtype of numbers")
         return np.frombuffer(self._take(dtype.itemsize), dtype)[0]
 
     def _tensor(self) -> Any:
         import torch
 
-        dtype = getattr(torch, self._text())
-        if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"{dtype} is no dtype")
+        dtype = _torch_dtypes()[self._text()]
         (dimensions,) = self._take(1)
         shape, strides = self._counts(dimensions), self._counts(dimensions)
         number = prod(shape)
@@ -445,9 +486,18 @@ def _dtype_text(dtype: np.dtype[Any]) -> str:
 @lru_cache(256)
 def _dtype_of(text: str) -> np.dtype[Any]:
     dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text)) if text.startswith("[") else np.dtype(text)
-    if dtype.hasobject:
-        raise ValueError(f"a dtype of objects: {text}")
+    if dtype.hasobject or not dtype.itemsize:  # without bytes, any number of elements would have a record
+        raise ValueError(f"a dtype of objects, or without bytes: {text}")
     return dtype
+
+
+@lru_cache(1)
+def _torch_dtypes() -> dict[str, Any]:
+    """Returns torch's dtypes by name. An attribute of torch that a record names could be a module, and import it."""
+    import torch
+
+    values = list(vars(torch).values())
+    return {str(value).removeprefix("torch."): value for value in values if type(value) is torch.dtype}
 
 
 class _SamplePickler(pickle.Pickler):
