@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import subprocess
+import sys
+import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker import JSONLinesDataset, JSONLinesStream, MapDataset, Subset, lengths
+from stoker import JSONLinesDataset, JSONLinesStream, LMDBDataset, MapDataset, Subset, lengths
 from stoker.packing import lengths as module
 
 
@@ -99,6 +103,132 @@ def test_the_code_of_functions_counts(made: list[int]) -> None:
     assert len(made) == 5
 
 
+def longest(source: str) -> int:
+    """The length of sample 500 in a program, which is none of those that are compared with the kept ones."""
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(PROGRAM + source, names)
+    return int(lengths(names["Rows"](), names["key"], 0)[500])
+
+
+PROGRAM = """
+import threading
+class Above:
+    def __len__(self): return 1000
+    def __getitem__(self, index): return [0] * (9 if index == 500 else 2)
+class Rows(Above):
+    pass
+def key(row): return len(row)
+"""
+
+CHANGES = {
+    "a global": "LIMIT = {n}\ndef key(row): return min(len(row), LIMIT)\n",
+    "a global of nested code": "LIMIT = {n}\ndef key(row): return [min(len(row), (lambda: LIMIT)())][0]\n",
+    "a function": "def limit(): return {n}\ndef key(row): return min(len(row), limit())\n",
+    "two that name each other": (
+        "def one(n): return two(n) if n else {n}\ndef two(n): return one(n - 1)\n"
+        "def key(row): return min(len(row), one(3))\n"
+    ),
+    "a cached function": (
+        "import functools\n@functools.lru_cache\ndef limit(): return {n}\ndef key(row): return min(len(row), limit())\n"
+    ),
+    "a default": "def key(row, limit={n}): return min(len(row), limit)\n",
+    "a default by name": "def key(row, *, limit={n}): return min(len(row), limit)\n",
+    "a class attribute": "Rows.limit = {n}\n"
+    "Rows.__getitem__ = lambda self, at: [0] * (self.limit if at == 500 else 2)\n",
+    "a base": "Above.__getitem__ = lambda self, index: [0] * ({n} if index == 500 else 2)\n",
+    "a property": (
+        "Rows.limit = property(lambda self: {n})\n"
+        "Rows.__getitem__ = lambda self, at: [0] * (self.limit if at == 500 else 2)\n"
+    ),
+    "a static method": (
+        "Rows.limit = staticmethod(lambda: {n})\n"
+        "Rows.__getitem__ = lambda self, at: [0] * (self.limit() if at == 500 else 2)\n"
+    ),
+    "a class method": (
+        "Rows.limit = classmethod(lambda self: {n})\n"
+        "Rows.__getitem__ = lambda self, at: [0] * (self.limit() if at == 500 else 2)\n"
+    ),
+    "a class that is named": (
+        "class Limit:\n    def of(self): return {n}\ndef key(row): return min(len(row), Limit().of())\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_lengths_follow(change: str, made: list[int]) -> None:
+    assert longest(CHANGES[change].format(n=4)) == longest(CHANGES[change].format(n=4)) == 4
+    assert len(made) == 1
+    assert longest("\n\n" + CHANGES[change].format(n=4)) == 4, "the lines of the code do not count"
+    assert len(made) == 1
+    assert longest(CHANGES[change].format(n=8)) == 8
+
+
+def test_lengths_follow_a_module_of_the_user(made: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (4, 4, 8):
+        helper = types.ModuleType("helper_of_lengths")
+        helper.limit = number  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, helper.__name__, helper)
+        inside = "def key(row):\n    import helper_of_lengths as helper\n    return min(len(row), helper.limit)\n"
+        assert longest(inside) == number
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "lock = threading.Lock()\ndef key(row):\n    with lock: return len(row)\n",
+        "def key(row):\n    if not row: import not_there_yet\n    return len(row)\n",
+    ],
+)
+def test_nothing_is_kept_if_code_is_not_known(source: str, made: list[int], cache: Path) -> None:
+    assert longest(source) == longest(source) == 9
+    assert len(made) == 2 and not cache.exists()
+
+
+def test_sets_of_a_program_are_the_same_in_the_next_one(tmp_path: Path) -> None:
+    program = """
+import sys
+from stoker.packing import lengths
+STOP = {"a", "b", "c", "d", "e"}
+def key(row): return len(row) + (row in STOP) + (row in {"f", "g", "h", "i"})
+print(lengths._digest(key))
+"""
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1 and b"None" not in found.pop()
+
+
+def test_lengths_of_a_changed_lmdb(tmp_path: Path, made: list[int]) -> None:
+    lmdb = pytest.importorskip("lmdb")
+
+    def write(size: int) -> None:
+        gc.collect()  # closes the environment that this process has read, which LMDB opens once
+        with lmdb.open(str(tmp_path / "db"), map_size=1 << 24) as environment, environment.begin(write=True) as change:
+            for number in range(1000):
+                change.put(b"%06d" % number, b"x" * (size if number == 500 else 2))
+        os.utime(tmp_path / "db" / "data.mdb", ns=(size, size))
+
+    write(4)
+    for _ in range(2):
+        assert lengths(LMDBDataset(tmp_path / "db"), len, 0)[500] == 4
+    assert len(made) == 1
+    former = LMDBDataset(tmp_path / "db")
+    write(8)
+    assert lengths(former, len, 0)[500] == lengths(LMDBDataset(tmp_path / "db"), len, 0)[500] == 8
+
+
+def test_kept_lengths_can_be_written(made: list[int]) -> None:
+    for _ in range(2):
+        found = lengths([[1], [1, 2]], len, 0)
+        found += 1
+        assert found.tolist() == [2, 3]
+    assert len(made) == 1
+
+
 class ByPath:
     """A dataset of a user's, whose pickle does not show that its file has changed."""
 
@@ -155,6 +285,13 @@ def test_integers_arrays_and_tuples() -> None:
     assert lengths(rows, 0, 0).tolist() == [4, 5]
     assert lengths(rows, 1, 0).tolist() == [3, 6]
     assert lengths([], 0).shape == (0,)
+    assert lengths([np.array([101]), np.array([[7]]), np.array([1, 2])], np.asarray, 0).tolist() == [1, 1, 2]
+
+
+def test_tensors_of_one_element_have_one() -> None:
+    torch = pytest.importorskip("torch")
+    rows = [{"tokens": torch.tensor(row), "n": torch.tensor(len(row))} for row in ([5, 6, 7], [101], [])]
+    assert lengths(rows, "tokens", 0).tolist() == lengths(rows, "n", 0).tolist() == [3, 1, 0]
 
 
 def test_a_dataset_that_reads_several_at_once() -> None:

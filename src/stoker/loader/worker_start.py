@@ -165,7 +165,7 @@ def _of_class(kind: type) -> Iterator[Any]:
     """Yields the bases of a class, and what stands in those of the user's own modules."""
     for base in kind.__mro__:
         yield base
-        if _is_own(base):
+        if is_own(base):
             yield from [*vars(base).values()]
 
 
@@ -177,14 +177,24 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
         except ValueError:  # empty
             continue
-    codes = [function.__code__] if _is_own(function) else []
+    if is_own(function):
+        yield from named_in(function)
+
+
+def named_in(function: types.FunctionType) -> Iterator[Any]:
+    """Yields the globals and imported modules that a function's code names, and what it names in the user's modules."""
+    codes, seen = [function.__code__], set[int]()
     for code in codes:  # which grows
         codes += [constant for constant in code.co_consts if type(constant) is types.CodeType]
         named = [*_globals_of(code, function.__globals__)]
         yield from named
-        for module in named:
-            if is_module(module) and not is_installed(home_of(module), module):
-                yield from (variables_of(module)[name] for name in code.co_names if name in variables_of(module))
+        for module in named:  # which grows
+            if is_module(module) and id(module) not in seen and not is_installed(home_of(module), module):
+                inside = variables_of(module)
+                parts = [inside[name] for name in code.co_names if name in inside]
+                yield from parts
+                named += filter(is_module, parts)
+                seen.add(id(module))
 
 
 def _globals_of(code: types.CodeType, around: dict[str, Any]) -> Iterator[Any]:
@@ -197,7 +207,7 @@ def _globals_of(code: types.CodeType, around: dict[str, Any]) -> Iterator[Any]:
             yield relative or sys.modules.get(step.argval) or types.ModuleType(step.argval)
 
 
-def _is_own(thing: Any) -> bool:
+def is_own(thing: Any) -> bool:
     """Returns whether a class or function is of the user's own modules."""
     home = home_of(thing)
     module = sys.modules.get(home)

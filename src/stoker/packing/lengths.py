@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import marshal
 import operator
 import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from types import FunctionType
+from functools import cached_property, lru_cache
+from importlib.util import find_spec
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -21,15 +22,17 @@ from stoker._core.machine.cpus import cpus
 from stoker.datasets.base import Dataset, is_stream
 from stoker.errors import MissingExtraError, StokerWarning
 from stoker.loader.dataloader import DataLoader
+from stoker.loader.worker_start import is_own, named_in
 from stoker.sources.index_file import Integers, index_cache, index_place, load_index, save_index
 from stoker.sources.urls import is_remote
 
-_FORMAT = "stoker lengths 1"
+_FORMAT = "stoker lengths 2"
 _BATCH = 512
 _CHECKED = 16
 """Samples whose lengths are compared with the ones that were kept."""
 _MOST = 1 << 30
 """Bytes of a pickled dataset that are hashed at most."""
+_LruCached: Any = type(lru_cache(lambda: None))
 _log = logging.getLogger("stoker")
 
 Key = str | int | Callable[[Any], Any]
@@ -40,9 +43,11 @@ def lengths(dataset: Any, key: Key, workers: int | None = None) -> Integers:
 
     The samples are made once, by workers, with a bar on a terminal. The lengths are kept in a file: beside the
     dataset's first file if that is local and its folder can be written, else in the user's cache folder
-    (`~/.cache/stoker/indexes`). The next call reads the file if dataset and `key` are the same: their pickles, the code
-    of their functions, and the size and time of files that the dataset knows (as Stoker's do). It also makes 16 samples
-    anew, and makes all anew if one of these has another length. A dataset that cannot be pickled is read each time.
+    (`~/.cache/stoker/indexes`). The next call reads the file if dataset and `key` are the same: their pickles, the size
+    and time of files that the dataset knows (as Stoker's do), and the code of their functions and classes, with the
+    global variables, functions and classes of your own modules that it names. It also makes 16 samples anew, and makes
+    all anew if one of these has another length. If any of this cannot be pickled, or has more than 1 GiB, all samples
+    are made each time.
 
     The length of a sample should not be random: put augmentation that changes it above the dataset.
 
@@ -76,7 +81,7 @@ def lengths(dataset: Any, key: Key, workers: int | None = None) -> Integers:
         if kept is not None and len(kept) == 1 and len(kept[0]) == len(dataset):
             some = np.linspace(0, len(dataset) - 1, min(_CHECKED, len(dataset))).astype(int).tolist()
             if np.array_equal(_of_batches(_loader(measured, 0, some)), kept[0][some]):
-                return kept[0]
+                return kept[0].copy()  # which can be written
             _log.info("the lengths in %s are those of other samples, and are made anew", path)
     made = _made(measured, min(cpus().number, len(dataset) // _BATCH) if workers is None else workers)
     any(save_index(path, identity, [made]) for path in paths)
@@ -105,8 +110,9 @@ class _Measured(Dataset[int]):
 
     def _length(self, sample: Any, index: int) -> int:
         value = self.key(sample) if callable(self.key) else sample[self.key]
-        with suppress(TypeError):
-            return operator.index(value)
+        if not getattr(value, "ndim", 0):  # a tensor of one element is an integer too
+            with suppress(TypeError):
+                return operator.index(value)
         try:
             return len(value)
         except TypeError:
@@ -163,12 +169,13 @@ def _paths(measured: _Measured, digest: str) -> list[str]:
 
 
 class _Digest(pickle.Pickler):
-    """Hashes the pickle of an object, in which functions and classes of the user's are their code."""
+    """Hashes the pickle of an object, in which functions and classes are what they are made of."""
 
     def __init__(self) -> None:
         super().__init__(cast("Any", self), protocol=5)
         self._hash = hashlib.blake2b(digest_size=16)
         self._size = 0
+        self._seen: dict[int, tuple[int, Any]] = {}
 
     def write(self, data: bytes | memoryview) -> int:
         self._hash.update(data)
@@ -182,21 +189,107 @@ class _Digest(pickle.Pickler):
             if value.nbytes > _MOST:
                 raise OverflowError(f"it has an array of {value.nbytes:,} bytes")
             return _Digest, (str(value.dtype), value.shape, value.tobytes())
-        if isinstance(value, FunctionType):
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            return _Digest, (value.__qualname__, marshal.dumps(value.__code__), value.__defaults__, cells)
-        if isinstance(value, type) and value.__module__.partition(".")[0] not in {"stoker", *sys.stdlib_module_names}:
-            functions = [part for part in vars(value).values() if isinstance(part, FunctionType)]
-            return _Digest, (value.__qualname__, [marshal.dumps(function.__code__) for function in functions])
-        return NotImplemented
+        if id(value) in self._seen:  # a function that names itself
+            return _Digest, self._seen[id(value)][:1]
+        if (parts := _parts(value)) is None:
+            return NotImplemented
+        self._seen[id(value)] = len(self._seen), value
+        return _Digest, parts
 
     def of(self, value: Any) -> str:
         self.dump(value)
         return self._hash.hexdigest()
 
 
+def _parts(value: Any) -> tuple[Any, ...] | None:
+    """Returns what determines what a function, class or module does; None for other objects.
+
+    Of the user's own modules, that is all that their code names; of installed packages, the version and own code.
+    """
+    if isinstance(value, ModuleType):
+        if value.__name__ not in sys.modules and not _is_library(value.__name__):
+            raise ImportError(f"{value.__name__}, which a function imports, is not loaded yet")
+        return value.__name__, _version(value.__name__)
+    if isinstance(value, _LruCached):
+        return (value.__wrapped__,)
+    if isinstance(value, FunctionType):
+        parts = (value.__module__, value.__qualname__, _code(value.__code__))
+        if not is_own(value) and _is_named(value):
+            return *parts, _version(value.__module__)
+        cells = [_ordered(cell.cell_contents) for cell in value.__closure__ or ()]
+        named = [_ordered(each) for each in named_in(value)] if is_own(value) else _version(value.__module__)
+        return *parts, value.__defaults__, value.__kwdefaults__, vars(value), cells, named
+    if isinstance(value, type) and is_own(value):
+        return (
+            value.__module__,
+            value.__qualname__,
+            [[*_members(base)] if is_own(base) else base for base in value.__mro__],
+        )
+    if isinstance(value, type) and value.__module__.partition(".")[0] not in {"stoker", *sys.stdlib_module_names}:
+        codes = [_code(part.__code__) for part in vars(value).values() if isinstance(part, FunctionType)]
+        return value.__module__, value.__qualname__, _version(value.__module__), codes
+    return None
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yields the functions and attributes of one class by name."""
+    for name, part in vars(kind).items():
+        if isinstance(part, (staticmethod, classmethod)):
+            yield name, part.__func__
+        elif isinstance(part, property):
+            yield name, (part.fget, part.fset)
+        elif isinstance(part, cached_property):
+            yield name, part.func
+        elif not isinstance(part, (MemberDescriptorType, GetSetDescriptorType)) and (
+            callable(part) or (name != "_abc_impl" and not name.startswith("__"))
+        ):
+            yield name, _ordered(part)
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    """Returns what code does, without the file and the lines in which it stands."""
+    constants = [
+        _code(each)
+        if isinstance(each, CodeType)
+        else repr(sorted(map(repr, each)) if isinstance(each, frozenset) else each)
+        for each in code.co_consts
+    ]
+    names = repr((code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars))
+    counts = repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags))
+    return names, counts, code.co_code, code.co_exceptiontable, constants
+
+
+def _ordered(value: Any) -> Any:
+    """Returns a set of plain values in an order that is the same in each process; other values as they are."""
+    is_plain = type(value) in (set, frozenset) and {type(each) for each in value} <= {bool, int, float, str, bytes}
+    return (type(value).__name__, sorted(map(repr, value))) if is_plain else value
+
+
+def _is_named(function: FunctionType) -> bool:
+    """Returns whether a function is the one that its module has under its name."""
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    return found is function
+
+
+def _version(module: str) -> str:
+    """Returns the version of a module's package, as it states it."""
+    package = sys.modules.get(module.partition(".")[0])
+    return str(getattr(package, "__dict__", {}).get("__version__"))
+
+
+def _is_library(name: str) -> bool:
+    """Returns whether a module that is not loaded is of an installed package, which is found without running code."""
+    package = name.partition(".")[0]
+    if package in sys.stdlib_module_names:
+        return True
+    spec = find_spec(package)
+    return spec is not None and not {"site-packages", "dist-packages"}.isdisjoint(str(spec.origin).split(os.sep))
+
+
 def _digest(value: Any) -> str | None:
-    """Returns the digest of an object; None if it cannot be pickled."""
+    """Returns the digest of an object; None if it cannot be pickled, or what its code names cannot."""
     try:
         return _Digest().of(value)
     except Exception as error:  # whatever the user's objects raise

@@ -16,6 +16,7 @@ from stoker.datasets.column import TextColumn
 from stoker.datasets.combining import absolute
 from stoker.errors import DataFileError, MissingExtraError, MissingKeyError, StokerWarning
 from stoker.sources.per_process import PerProcess
+from stoker.sources.storage import Version
 from stoker.sources.urls import check_local
 
 _MOST_DATABASES = 64
@@ -78,6 +79,7 @@ class LMDBDataset(Dataset[Any]):
         )
         self.database = database
         self._transform = transform
+        self._versions = (_version(self.path),) * 2
         self._process = PerProcess(_EnvironmentOpener(self.path, database))
         self._keys = _column(self._listed() if keys is None else map(_encoded, keys))
         if not len(self._keys):
@@ -107,10 +109,11 @@ class LMDBDataset(Dataset[Any]):
         return f"sample {number}: key {self._key(number)!r} of {self.path}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_key"}
+        state = {key: value for key, value in self.__dict__.items() if key != "_key"}
+        return state | {"_versions": (self._versions[0], _version(self.path))}  # as it was made, and now
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update({"_versions": (None, None)} | state)  # pickles of earlier versions have none
         self._key = self._keys.reader()
 
 
@@ -291,8 +294,20 @@ def _named(database: str | None) -> str:
     return "" if database is None else f" in the database {database!r}"
 
 
+def _file_of(path: str) -> str:
+    return os.path.join(path, "data.mdb") if os.path.isdir(path) else path
+
+
+def _version(path: str) -> Version | None:
+    try:
+        status = os.stat(_file_of(path))
+    except OSError:  # the first access says so
+        return None
+    return Version(status.st_size, status.st_mtime_ns)
+
+
 def _check_is_there(path: str) -> None:
-    file = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
+    file = _file_of(path)
     if not os.path.exists(file):
         raise FileNotFoundError(
             f"there is no {file}. An LMDB is a folder with a file data.mdb, or a file written with subdir=False"
