@@ -29,8 +29,8 @@ def held_lock(stack: str, who: str = "It") -> str:
             is_first = not inner and not file.endswith("threading.py")  # of which each process has its own locks
             if inner.endswith(_LOCKS) or (is_first and ".acquire(" in linecache.getline(file, int(number))):
                 return (
-                    f" {who} waits in acquire() of a lock, at {os.path.basename(file)}:{number}. The worker that died may "
-                    "have held that lock, and then nobody releases it: hold no lock of multiprocessing around code "
+                    f" {who} waits in acquire() of a lock, at {os.path.basename(file)}:{number}. The worker that died "
+                    "may have held that lock, and then nobody releases it: hold no lock of multiprocessing around code "
                     "that can end a process."
                 )
         inner = file
