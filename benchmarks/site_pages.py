@@ -9,11 +9,14 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md"}
 PAGES |= {"SECURITY.md": "security.md"}
 """Files of the root, and their places on the site."""
+BOOST = {"results/": 0.05, "design/": 0.2, "changes.md": 0.2}
+"""The weights in the search of pages that are for other readers than users of Stoker; that of a guide is 1."""
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -31,8 +34,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Turns links between `docs/`, `benchmarks/results` and the root into those of the site."""
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Turns links between `docs/`, `benchmarks/results` and the root into those of the site; weighs the search."""
+    for place, boost in BOOST.items():
+        if page.file.src_uri.startswith(place):
+            page.meta["search"] = {"boost": boost}
     markdown = markdown.replace("../benchmarks/results/", "results/").replace("../../docs/", "../")
     for name, place in PAGES.items():
         markdown = re.sub(rf"\]\(((?:\.\./)+){re.escape(name)}\b", lambda up, to=place: f"]({up[1][3:]}{to}", markdown)

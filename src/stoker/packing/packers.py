@@ -278,7 +278,7 @@ class ArrayPacker:
                 os.rename(path.removesuffix(".partial"), path)
             return np.lib.format.open_memmap(path, mode="r+")
         array = np.lib.format.open_memmap(path, mode="w+", dtype=first.dtype, shape=(self._count, *first.shape))
-        _reserve(path, array.offset, array.nbytes)  # type: ignore[attr-defined]
+        _reserve(path, array.offset, array.nbytes)
         return array
 
     def _partial(self, name: str) -> str:
