@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md"}
 PAGES |= {"SECURITY.md": "security.md"}
 """Files of the root, and their places on the site."""
-BOOST = {"results/": 0.05, "design/": 0.2, "changes.md": 0.2}
-"""The weights in the search of pages that are for other readers than users of Stoker; that of a guide is 1."""
+BOOST = {"guides/": 2, "results/": 0.01, "design/": 0.1, "changes.md": 0.1}
+"""The weights of pages in the search, by the begin of their place; that of others is 1."""
 
 
 def on_config(config: MkDocsConfig) -> None:
