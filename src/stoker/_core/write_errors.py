@@ -1,4 +1,4 @@
-"""What a file that cannot be written means for its writer, in the words of the OSError."""
+"""Errors of files that cannot be written, with the consequence for their writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def explained(path: str, consequence: Callable[[], str]) -> Iterator[None]:
 
     Args:
         path: of the file or folder, for the error.
-        consequence: returns what cannot be written, what is left behind, and what to do.
+        consequence: returns a sentence: the file, the complete parts that are left, and the remedy.
     """
     try:
         yield

@@ -147,7 +147,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         num_replicas, rank: the number of ranks, and this rank; by default from `torch.distributed` or the launcher.
         mesh: in their place, a pair of a `DeviceMesh` and the name of its data-parallel dimension, or a tuple of names;
             or a mesh of one dimension. Ranks along other dimensions (tensor, context, pipeline) get the same data. Read
-            when the loader is made; the attributes `num_replicas` and `rank` show what it says.
+            when the loader is made; the attributes `num_replicas` and `rank` show its numbers.
 
     Args: faults
         on_error: treatment of a sample that raises, or kills its workers. "raise" raises the error in its batch's
@@ -652,7 +652,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         Raises:
             PreviewError: the batch holds no images, the epoch has no batch, or its process died or took too long.
             MissingExtraError: Pillow is not installed.
-            Exception: what a sample, the sampler or the `collate_fn` has raised.
+            Exception: any that a sample, the sampler or the `collate_fn` has raised.
         """
         from stoker.loader._display.preview import preview
 

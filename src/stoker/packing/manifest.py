@@ -87,7 +87,7 @@ class Manifest:
         self.save()
 
     def kept(self) -> str:
-        """Returns what a pack that cannot write leaves behind, and what to do, in words."""
+        """Returns the consequence of a pack that cannot write, and the remedy, in words."""
         return (
             f"stoker.pack has kept {self.samples:,} of {self._settings['of']:,} samples. Free space on the disk, and "
             "the same call goes on after them"

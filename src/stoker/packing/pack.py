@@ -96,7 +96,7 @@ def pack(
         PackError: the dataset has no length or no samples, the folder holds something else, a sample does not fit the
             format, or verification found a difference.
         MissingExtraError: the format's package is not installed.
-        OSError: a file cannot be written. What is complete stays, and the same call goes on.
+        OSError: a file cannot be written. Complete files stay, and the same call goes on.
     """
     if format not in get_args(Format):
         raise PackError(f"the format {format!r} is none of {', '.join(get_args(Format))}")

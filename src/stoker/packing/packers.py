@@ -317,7 +317,7 @@ class ArrayPacker:
 
 
 class HDF5Packer(ArrayPacker):
-    """One HDF5 file with a dataset for each field, each in one piece: what was flushed is readable after a kill."""
+    """One HDF5 file with a dataset for each field, each in one piece: flushed rows are readable after a kill."""
 
     def __init__(self, manifest: Manifest, count: int) -> None:
         super().__init__(manifest, count)

@@ -185,7 +185,7 @@ def _leaf(value: Any) -> tuple[str, list[int] | None, int | None]:
 
 
 class _Progress:
-    """What a check has seen, in a file beside the quarantine file until the check ends.
+    """The state of a check, in a file beside the quarantine file until the check ends.
 
     Args:
         path: of the quarantine file.
@@ -306,7 +306,7 @@ class _Progress:
                 raise OSError(number, os.strerror(number))
 
     def kept(self) -> str:
-        """Returns what a check that cannot write leaves behind, and what to do, in words."""
+        """Returns the consequence of a check that cannot write, and the remedy, in words."""
         return (
             f"the check cannot write, after {self.done:,} of {self._samples:,} samples. Free space on the disk: "
             "the same call goes on from the last state that it has written"
