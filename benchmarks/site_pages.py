@@ -15,8 +15,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md"}
 PAGES |= {"SECURITY.md": "security.md"}
 """Files of the root, and their places on the site."""
-BOOST = {"guides/": 2, "results/": 0.01, "design/": 0.1, "changes.md": 0.1}
-"""The weights of pages in the search, by the begin of their place; that of others is 1."""
+SEARCH = {"guides/": {"boost": 2}, "results/": {"exclude": True}, "design/": {"boost": 0.1}}
+SEARCH["changes.md"] = {"boost": 0.1}
+"""The treatment of pages in the search, by the begin of their place: a user looks for guides, not for tables."""
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -36,9 +37,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Turns links between `docs/`, `benchmarks/results` and the root into those of the site; weighs the search."""
-    for place, boost in BOOST.items():
+    for place, treatment in SEARCH.items():
         if page.file.src_uri.startswith(place):
-            page.meta["search"] = {"boost": boost}
+            page.meta["search"] = treatment
     markdown = markdown.replace("../benchmarks/results/", "results/").replace("../../docs/", "../")
     for name, place in PAGES.items():
         markdown = re.sub(rf"\]\(((?:\.\./)+){re.escape(name)}\b", lambda up, to=place: f"]({up[1][3:]}{to}", markdown)
