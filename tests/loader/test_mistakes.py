@@ -267,7 +267,7 @@ def test_advice_of_a_mistake_under_install(name: str) -> None:
         try:
             make(torch.utils.data)
         except Exception as error:
-            lines = [f"{type(one).__name__}: {one}" for one in (error, error.__cause__)]
+            lines = [f"{type(error).__name__}: {one}" for one in (error, error.__cause__)]
     lines += [f"StokerWarning: {one.message}" for one in told]
     assert any(re.search(ours.rstrip("$"), line) for line in lines), lines
 
