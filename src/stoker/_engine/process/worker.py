@@ -166,13 +166,24 @@ class Worker(ABC):
     ) -> tuple[Kind, object]:
         try:
             work, parts = pickle.loads(blob), self._from_others(made_parts) if made_parts else ()
-            return "batch", self._writer.finish(job.run(work, self._writer.lend, known, made_rows=parts)).packed()
+            return "batch", self._packed(job.run(work, self._writer.lend, known, made_rows=parts))
         except StreamEnd:
             return "end", b""
         except NothingLeft:
             return "empty", b""
         except Exception as error:
             return "error", dumps(Failure.of(error, located(where, job.failed_index())))
+
+    def _packed(self, batch: object) -> object:
+        """Returns the written batch; raises CannotSendError if part of it does not pickle."""
+        try:
+            return self._writer.finish(batch).packed()
+        except errors.StokerError:
+            raise
+        except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
+            from stoker._engine.serialize import unpicklable  # loads cloudpickle
+
+            raise unpicklable.in_batch(batch, error) from None
 
     def _from_others(self, parts: Sequence[MadePart]) -> list[MadeRows]:
         """Returns the samples that other workers have made of the unit, out of its slot: that may be given away when
@@ -403,17 +414,20 @@ def work(run: Callable[[], None], bye: Callable[[], None], last_words: int | Non
         last_words: a descriptor that another process reads when this one has ended.
 
     Raises:
-        SystemExit: `sys.exit()` in the user's code ends the worker, as in any process; or the worker cannot continue.
+        SystemExit: `sys.exit()` in the user's code ends the worker, as in any process, and so does another exception
+            that is no Exception, as KeyboardInterrupt; or the worker cannot continue.
     """
     code = 0
     try:
         run()
     except process_setup.Leaving as left:
         code = int(left.code or 0)
-    except SystemExit:
+    except BaseException as error:
         if last_words is not None:
             os.write(last_words, traceback.format_exc().encode(errors="replace"))
-        raise
+        if last_words is None or isinstance(error, SystemExit):
+            raise
+        code = 1  # the trainer's error has the traceback
     finally:
         end_duties.look()
         bye()
