@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from stoker import collate
+from stoker._core import mistakes
 from stoker._core.worker_info import WorkerInfo, current
 from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, WRITE, Activity, Mark
 from stoker._engine.backend import (
@@ -524,10 +525,14 @@ class LoaderJob:
         return batch
 
     def _odd_ones(self, indices: Any, error: Exception) -> Any:
-        """Returns the indices of a batch, with the odd samples marked if Stoker's collation names them."""
+        """Returns the indices of a batch, with the odd samples marked if Stoker's collation names them. The error begins
+        with the sampler, if that yielded lists.
+        """
         places = error.places if isinstance(error, BatchError) and self._settings.own_collate else ()
         if not places or not isinstance(indices, list) or self._samples != len(indices):  # some were left out
             return indices
+        if isinstance(error, BatchError) and isinstance(indices[0], list):
+            error.args = (f"{mistakes.of_index(indices[0], None)} {error.args[0]}", *error.args[1:])
         marked = BatchIndices(indices)
         marked.odd = places
         return marked
