@@ -57,6 +57,8 @@ def main():
         options["worker_init_fn"] = begin
     if how == "timeout":
         options["timeout"] = 1
+    if how == "argument":
+        options["memory_budget"] = "4GB"
     for batch in DataLoader(Photos(), 2, num_workers=workers, max_restarts=restarts, **options):
         print("ready", flush=True)
 
@@ -126,6 +128,11 @@ def test_an_error_in_process_shows_the_users_frames(program: list[str], how: str
     lines = ended(program, how, 0)
     assert len(lines) <= 16 and own(lines) <= 2, "\n".join(lines)
     assert how == "none" or sum("train.py" in line for line in lines) == 3
+
+
+def test_a_wrong_argument_shows_the_users_frames(program: list[str]) -> None:
+    lines = ended(program, "argument", 1)
+    assert len(lines) <= 14 and own(lines) <= 2 and "2**30" in lines[-1], "\n".join(lines)
 
 
 def test_full_tracebacks_on_request(program: list[str]) -> None:

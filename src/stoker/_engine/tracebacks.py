@@ -6,13 +6,19 @@ they may show a bug of Stoker's. One that is the cause of an exception of Stoker
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
+from collections.abc import Callable
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from stoker._core.exceptions import format_exception, summary_of
 from stoker.errors import StokerError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _LOADERS = (os.path.join(_PACKAGE, "_engine", ""), os.path.join(_PACKAGE, "loader", ""))
@@ -68,6 +74,20 @@ def _hide(error: BaseException, keep_first: bool) -> None:
                 todo.append(other)
 
 
+def without_own_frames(function: Callable[P, R]) -> Callable[P, R]:
+    """Returns a function whose exceptions have only its own of Stoker's frames."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            hide_own_frames(error, keep_first=True)
+            raise
+
+    return called
+
+
 def users_story(error: BaseException) -> tuple[str, str]:
     """Returns the message of an exception of Stoker's, if it is one or caused by one; and the traceback, without it.
 
@@ -106,8 +126,8 @@ def without_own_lines(text: str) -> str:
 
 
 def users_stacks(text: str) -> str:
-    """Returns the stacks of workers, as faulthandler or the traceback of an exception writes them, without the frames of
-    Stoker and those that lead to its workers.
+    """Returns the stacks of workers, as faulthandler writes them, or the traceback of an exception, without the frames
+    of Stoker and those that lead to its workers.
     """
     if are_full() or not _THREAD.search(text):
         return without_own_lines(text)

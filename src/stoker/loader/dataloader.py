@@ -23,7 +23,7 @@ from stoker._core import nominal
 from stoker._core.machine import cpus
 from stoker._core.mistakes import with_known_names
 from stoker._engine.supervision.rules import StallAction
-from stoker._engine.tracebacks import hide_own_frames
+from stoker._engine.tracebacks import hide_own_frames, without_own_frames
 from stoker.datasets.base import is_stream
 from stoker.datasets.described import loaded_by
 from stoker.events import Listener
@@ -217,6 +217,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
 
     __initialized = False  # mangled as torch's: some frameworks switch it off to replace a sampler
 
+    @without_own_frames
     @with_known_names
     def __init__(
         self,

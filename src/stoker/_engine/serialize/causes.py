@@ -41,8 +41,8 @@ def explained_in_batch(place: str, value: Any, error: Exception) -> str:
     what, why, _ = _what_and_why(value, error)
     instead = "list(...) of it" if _is_iterator(value) else "arrays, tensors, numbers or texts"
     return (
-        f"{place} is {what}, which cannot be sent from a worker, because {why} ({text(error)}); return {instead} in its "
-        "place from the dataset or the collate_fn."
+        f"{place} is {what}, which cannot be sent from a worker, because {why} ({text(error)}); return {instead} "
+        "in its place from the dataset or the collate_fn."
     )
 
 

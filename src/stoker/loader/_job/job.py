@@ -525,8 +525,8 @@ class LoaderJob:
         return batch
 
     def _odd_ones(self, indices: Any, error: Exception) -> Any:
-        """Returns the indices of a batch, with the odd samples marked if Stoker's collation names them. The error begins
-        with the sampler, if that yielded lists.
+        """Returns the indices of a batch, with the odd samples marked if Stoker's collation names them. If the sampler
+        yielded lists, the error begins with that.
         """
         places = error.places if isinstance(error, BatchError) and self._settings.own_collate else ()
         if not places or not isinstance(indices, list) or self._samples != len(indices):  # some were left out
