@@ -286,7 +286,7 @@ class Supervisor:
 
     def _started(self, event: Started) -> None:
         number, pid = event
-        worker = self._there[number] = _Worker(pid)
+        self._there[number] = _Worker(pid)
         if number in self._starting:
             self._starting.remove(number)
             self._due.pop(number, None)

@@ -115,17 +115,18 @@ class Dispatch:
     def _list(self, worker: int) -> None:
         """Records whether the worker may take a run: after each change of what it holds, or of what waits for it."""
         held, before, at = self._held[worker], self._open_at[worker], -1
-        if worker in self.alive and not (held and held[0].is_part):
+        if worker in self.alive and not (held and held[0].last):
             at = 2 * len(held) + bool(self._bound[worker])
             at = at if at < len(self._open) else -1
-        bit = 1 << worker
         if at != before:
-            for changed in (before, at):
-                if changed >= 0:
-                    self._open[changed] ^= bit
+            bit = 1 << worker
+            if before >= 0:
+                self._open[before] ^= bit
+            if at >= 0:
+                self._open[at] ^= bit
             self._open_at[worker] = at
         if self._later:
-            self._later &= ~bit
+            self._later &= ~(1 << worker)
 
     def hand_out(self, admits: Callable[[int, int], bool] | None = None) -> list[tuple[int, Assignment]]:
         """Returns the (worker, run) pairs to hand out now, and records them as held. Least busy workers come first, of
@@ -137,7 +138,7 @@ class Dispatch:
         """
         out: list[tuple[int, Assignment]] = []
         has_bound = any(self._open[1::2])
-        if not self._free and not has_bound:
+        if not has_bound and not self._free:
             return out
         self._is_full = False
         order = None
@@ -155,22 +156,24 @@ class Dispatch:
         decides who comes next.
         """
         after = 0
-        while True:
-            least, found = int(self._is_full), 0
-            for held in range(least, depth):
-                found |= self._open[2 * held + 1]
-            if self._free and not least:
-                found |= self._open[0]
-            if self._free and depth > 1 and not self._is_to_be_shared(self._free[0]):
-                if self._later_than != self._free[0]:
-                    self._later = 0
-                for held in range(1, depth):
-                    found |= self._open[2 * held] & ~self._later
-            found >>= after
-            if not found:
-                return
+        while found := self._able(depth) >> after:
             after += (found & -found).bit_length()
             yield after - 1
+
+    def _able(self, depth: int) -> int:
+        """Returns the set of workers that hold fewer than `depth` runs and may take the next."""
+        found, is_free = 0, bool(self._free)
+        if not self._is_full:
+            found = self._open[1] | self._open[0] if is_free else self._open[1]
+        if depth > 1:
+            is_free = is_free and not self._is_to_be_shared(self._free[0])
+            if is_free and self._later_than != self._free[0]:
+                self._later = 0
+            for held in range(1, depth):
+                found |= self._open[2 * held + 1]
+                if is_free:
+                    found |= self._open[2 * held] & ~self._later
+        return found
 
     def _next(self, worker: int, depth: int, admits: Callable[[int, int], bool] | None) -> Assignment | None:
         """Returns the run that the worker takes if it holds fewer than `depth`; None if none."""
@@ -229,12 +232,12 @@ class Dispatch:
     def answered(self, worker: int, run: Assignment, seconds: float) -> None:
         """Records that the worker has answered, after `seconds` of work on it."""
         self._held[worker].remove(run)
-        self._released(worker, [run])
+        self._released(worker, run)
         self._depth = 1 if seconds > SLOW_UNIT else 2
         if not run.is_part:
             self.done(run.unit)
 
-    def _released(self, worker: int, runs: list[Assignment]) -> None:
+    def _released(self, worker: int, *runs: Assignment) -> None:
         """Records that the worker no longer holds these runs."""
         for run in runs:
             self._count(run.unit, -1)
@@ -251,7 +254,7 @@ class Dispatch:
         """Returns the runs that a worker held when it died, the one in work first."""
         self.alive.discard(worker)
         lost, self._held[worker] = self._held[worker], []
-        self._released(worker, lost)
+        self._released(worker, *lost)
         return lost
 
     def rows(self, unit: int) -> int:

@@ -214,8 +214,10 @@ class SlotAllocator:
         """Records a worker's answer; returns the slot of its batch. Frees any other slot of the unit, and drops its
         request.
         """
-        while (at := bisect_left(self._asks, (unit,))) < len(self._asks) and self._asks[at][0] == unit:
-            self._forget(self._asks[at])
+        if self._asks:
+            at = bisect_left(self._asks, (unit,))
+            while self._asks[at : at + 1] and self._asks[at][0] == unit:
+                self._forget(self._asks[at])
         slot = self._returned(unit)
         if kind == "batch":
             number, self._usual_size = cast("tuple[int | None, int]", value)[:2]
