@@ -47,11 +47,12 @@ from stoker.loader._job.work import JobSettings, Work
 from stoker.loader._random.find_generators import find_generators
 from stoker.loader._random.generators import loaded_torch, mix
 from stoker.loader._random.mersenne_twister import offset_in_torchs
-from stoker.loader._random.sample_rng import SampleRNG
-from stoker.loader._random.sample_seeding import SampleSeeding, key_of_samples, weakly
+from stoker.loader._random.sample_rng import SampleRNG, TasksRNG
+from stoker.loader._random.sample_seeding import SampleSeeding, Seeding, key_of_samples, weakly
 
 if TYPE_CHECKING:
     from stoker.collate._compiled.incremental import RowSink
+    from stoker.loader._job.async_samples import AsyncSamples, Awaiting
     from stoker.loader._job.sample_threads import Threads
     from stoker.loader._job.stream_fetcher import StreamFetcher
 
@@ -65,7 +66,9 @@ def assemble(parts: dict[str, Any]) -> JobFactory:
     if settings.iterable:
         import stoker.loader._job.stream_fetcher
     if settings.threads > 1:
-        import stoker.loader._job.sample_threads  # noqa: F401
+        import stoker.loader._job.sample_threads
+    if settings.concurrency:
+        import stoker.loader._job.async_samples  # noqa: F401
     generators = None
     if settings.capabilities.own_process:
         torch_worker_info.load()
@@ -78,8 +81,8 @@ def assemble(parts: dict[str, Any]) -> JobFactory:
 
 def _seeded(settings: JobSettings, dataset: Any, collate_fn: Any) -> Any:
     """Returns the objects whose generators are seeded for each sample, in addition to the global ones."""
-    if settings.threads > 1:
-        return collate_fn  # generators that the dataset holds are for the threads to share
+    if settings.threads > 1 or settings.concurrency > 1:
+        return collate_fn  # generators that the dataset holds are for samples made at the same time to share
     parts = dataset if settings.own_collate else (dataset, collate_fn)
     if not settings.iterable:
         return parts
@@ -123,12 +126,13 @@ class LoaderJob:
         self._compiled = cast("collate.Compiled", self._collate) if is_compiled else None
         self._gathered: collate.Gathered | None = None
         self._error_policy = ErrorPolicy(parts["on_error"], self._dataset, number)
-        self._rng: SampleRNG | None = None
+        self._rng: Any = None
         self._seeding: SampleSeeding | None = None
         self._init_error: Exception | None = None
         self._run: int | None = None
         self._map: MapFetcher | None = None
-        self._threads: Threads | None = None
+        self._threads: Threads | AsyncSamples | None = None
+        self._awaiting: Awaiting | None = None
         self._stream: StreamFetcher | None = None
         self._resumed: bytes | None = None
         self._samples = 0
@@ -226,7 +230,7 @@ class LoaderJob:
             """
             position, stride = place()
             at = position + stride * (count - operator.length_hint(pending) - 1)
-            weak_rng.find_position = lambda: at
+            weak_rng.find_position = lambda: at  # type: ignore[attr-defined]
             for _ in pending:
                 pass
             return at
@@ -339,14 +343,14 @@ class LoaderJob:
         if self.stopwatch is not None:
             self.mark = self.stopwatch.over(self.mark)
         rng = SampleRNG(seed + self._number)
-        self._rng = self._error_policy.rng = rng
+        self._rng, self._error_policy.rng = TasksRNG(rng) if settings.concurrency > 1 else rng, rng
         self._error_policy.mark = self.mark
         info = WorkerInfo(
             id=self._number,
             num_workers=max(self._number + 1, settings.num_workers),  # "auto" may have asked for more
             seed=seed + self._number,
             dataset=self._dataset,
-            rng=rng,
+            rng=self._rng,
             worker_method="thread" if threads else "multiprocessing",
         )
         if self._has_process:
@@ -354,7 +358,7 @@ class LoaderJob:
         elif threads:
             current.becomes(info)
         else:
-            current.rng = rng  # the trainer is no worker
+            current.rng = self._rng  # the trainer is no worker
         mode = settings.seeding
         try:
             if self._has_process:
@@ -369,6 +373,8 @@ class LoaderJob:
             from stoker.loader._job.sample_threads import Threads
 
             self._threads = Threads(settings.threads, info, mode, self.mark, self._begin_ahead, self._tell)
+        elif settings.concurrency:
+            self._await(info, rng, mode)
         generators, self._held = self._held, None
         self._seeding = SampleSeeding(
             mode,
@@ -383,6 +389,23 @@ class LoaderJob:
             tell=weakly(self._tell),
         )
         return self._seeding
+
+    def _await(self, info: WorkerInfo, rng: SampleRNG, mode: Seeding) -> None:
+        """Prepares an event loop for the samples."""
+        from stoker.loader._job.async_samples import AsyncSamples, Awaiting
+
+        count, peers = self._settings.concurrency, self._settings.capabilities.are_threads
+        if count == 1:
+            self._awaiting = Awaiting(rng, self.mark, self._has_process, self._begin_ahead)
+            return
+        self._awaiting = self._threads = AsyncSamples(
+            count, info, rng, mode, self.mark, self._has_process, peers, self._begin_ahead, self._tell
+        )
+
+    def close(self) -> None:
+        """Ends samples that are in flight. The worker ends; without one, the thread keeps its event loop."""
+        if self._awaiting is not None:
+            self._awaiting.close() if self._has_workers else self._awaiting.end()
 
     def _rows(self, work: Work, seeds: SampleSeeding, first: int, last: int) -> Any:
         """Returns a run of a batch's rows. Samples raise their own errors; all other errors are left to the worker that
@@ -445,6 +468,7 @@ class LoaderJob:
                 self._error_policy,
                 self.mark,
                 self._threads,
+                self._awaiting,
                 counted=settings.own_collate,
                 in_thread=settings.capabilities.are_threads,
             )
