@@ -107,8 +107,9 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         num_workers: number of workers; 0 makes batches in the training process. `"auto"` begins with as many as
             affinity, cgroup and memory allow, finds the best number during the first batches (up to four for each CPU
             if samples wait and the CPUs idle), and sets the attribute to it. The batches do not depend on the number.
-        prefetch_factor: batches ahead for each worker (default 2, or as many as its threads or its `concurrency` need). Each takes memory
-            for one batch. If a batch takes over 50 ms and all workers share each one, `prefetch_factor` + 1 in all.
+        prefetch_factor: batches ahead for each worker (default 2, or as many as its threads or `concurrency` need).
+            Each takes memory for one batch. If a batch takes over 50 ms and all workers share each one,
+            `prefetch_factor` + 1 in all.
         persistent_workers: workers, and their copy of the dataset, live as long as the loader.
         threads_per_worker: threads that call `dataset[index]` in each worker process, for samples whose work releases
             the GIL or waits: files, networks, decoding. The dataset must allow calls from several threads at once, and

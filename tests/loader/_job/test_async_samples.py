@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import gc
 import os
 import random
@@ -221,19 +220,6 @@ def test_global_generators_cause_one_warning(how: dict[str, Any]) -> None:
         warnings.simplefilter("error")
         epoch(make, seeding="worker", **how)
         assert epoch(make, concurrency=1, seed=1, **how) == epoch(make, concurrency=1, seed=1)
-
-
-def test_context_variables_do_not_leak_between_samples() -> None:
-    variable = contextvars.ContextVar("variable", default=-1)
-
-    async def make(index: int) -> int:
-        before = variable.get()
-        variable.set(index)
-        await asyncio.sleep(0)
-        assert variable.get() == index
-        return before
-
-    assert set(epoch(make)) == {-1}
 
 
 # Faults

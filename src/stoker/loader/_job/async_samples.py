@@ -100,7 +100,7 @@ class Awaiting:
         self._own_process = own_process
         self._look = look
         self._loop = _of_thread.get()
-        self._tasks: dict[asyncio.Task[Any], int] = {}  # in flight, with the number of their samples
+        self._tasks: dict[asyncio.Task[Any], int] = {}  # with the number of samples that each awaits
         self._base = contextvars.copy_context()
 
     def alone(self, fetch: Fetch) -> Fetch:
@@ -113,7 +113,11 @@ class Awaiting:
         return fetched
 
     def _settled(self, sample: Any) -> Any:
-        task = self._task(_outcome(lambda: sample), self._context(self._rng), self._stop)
+        check_no_loop_runs()
+        context = self._base.copy()
+        context.run(RNG_OF_TASK.set, self._rng)
+        task = self._task(_outcome(lambda _: sample, None), context)
+        task.add_done_callback(self._stop)
         try:
             self._wait(task.done, lambda: task)
         except BaseException:
@@ -121,22 +125,10 @@ class Awaiting:
             raise
         return sample_of(task.result())
 
-    def _context(self, rng: SampleRNG) -> contextvars.Context:
-        context = self._base.copy()
-        context.run(RNG_OF_TASK.set, rng)
-        return context
-
-    def _task(
-        self,
-        coroutine: Coroutine[Any, Any, Any],
-        context: contextvars.Context,
-        ended: Callable[[asyncio.Task[Any]], object],
-        size: int = 1,
-    ) -> asyncio.Task[Any]:
+    def _task(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> asyncio.Task[Any]:
         task = self._loop.create_task(coroutine, context=context)
-        self._tasks[task] = size
-        task.add_done_callback(self._forget, context=self._base)
-        task.add_done_callback(ended, context=self._base)
+        self._tasks[task] = 0
+        task.add_done_callback(self._forget)
         return task
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
@@ -167,23 +159,21 @@ class Awaiting:
         if self._tasks:
             if self._own_process:
                 self._mark[DUTIES] = 1  # its parent gives it more time to end
-            self._cancel(tuple(self._tasks))
+            tasks = tuple(self._tasks)
+            for task in tasks:
+                task.add_done_callback(self._stop)
+            self._cancel(tasks, lambda: not self._tasks)
+            for task in tasks:
+                if task.done() and not task.cancelled():
+                    task.exception()  # else asyncio reports that nobody has asked for it
 
-    def _cancel(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+    def _cancel(self, tasks: Sequence[asyncio.Task[Any]], have_ended: Callable[[], bool]) -> None:
         """Cancels tasks, and waits until they have ended; for one that goes on nonetheless, not longer than a time."""
         for task in tasks:
             task.cancel()
-            task.add_done_callback(self._stop, context=self._base)
         until = monotonic() + CANCELLED
-        while (now := monotonic()) < until and not all(task.done() for task in tasks):
+        while (now := monotonic()) < until and not have_ended():
             self._run(until - now)
-        for task in tasks:
-            if not task.done():
-                self._forget(task)
-                vars_of: Any = task
-                vars_of._log_destroy_pending = False
-            elif not task.cancelled():
-                task.exception()  # else asyncio reports that nobody has asked for it
 
     def close(self) -> None:
         """Ends, and closes the loop: its thread ends."""
@@ -307,6 +297,7 @@ class AsyncSamples(Awaiting):
             self._shared.watch()
         if _name(work) not in self._begun:
             self.begin(work, positions, indices, fetch, strict, size)
+        self._fill()
         samples = self._begun.pop(_name(work))
         if self._bystanders:
             with self._bystanders.watched():
@@ -332,7 +323,9 @@ class AsyncSamples(Awaiting):
         try:
             self._wait(lambda: samples.is_made, awaited)
             if samples.tasks:  # it has failed
-                self._cancel(tuple(samples.tasks.values()))
+                self._cancel(tuple(samples.tasks.values()), lambda: not samples.tasks)
+                for task in samples.tasks.values():
+                    self._forget(task)
         except BaseException:
             self.end()
             raise
@@ -344,32 +337,40 @@ class AsyncSamples(Awaiting):
         self._queue.clear()
         self._begun.clear()
         super().end()
+        self._tasks.clear()  # of those that go on nonetheless
 
     def _fill(self) -> None:
-        """Begins samples, as many as may be in flight."""
-        while self._queue:
-            samples, place, fetch, key, position, index, size = self._queue[0]
-            if self._tasks and sum(self._tasks.values()) + size > self._count:
-                return
-            self._queue.popleft()
+        for _ in range(min(self._count - len(self._tasks), len(self._queue))):
+            self._task(self._lane(), self._base.copy())
+
+    async def _lane(self) -> None:
+        """Awaits one sample of the queue after another."""
+        queue, tasks, task = self._queue, self._tasks, asyncio.current_task()
+        assert task is not None
+        while queue and task in tasks:  # else it was given up
+            samples, place, fetch, key, position, index, size = queue[0]
+            if size > 1 and (flying := sum(tasks.values())) > 0 and flying + size > self._count:
+                break
+            queue.popleft()
             if samples.is_failed:
                 continue
-            context = self._context(SampleRNG.of_sample(key, position))
-            ended = functools.partial(self._ended, samples, place)
-            samples.tasks[place] = self._task(_outcome(functools.partial(fetch, index)), context, ended, size)
-
-    def _ended(self, samples: InFlight, place: int, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and task.exception() is None:  # else the wait ends
-            samples.put(place, task.result())
+            tasks[task], samples.tasks[place] = size, task
+            RNG_OF_TASK.set(SampleRNG.of_sample(key, position))
+            samples.put(place, await _outcome(fetch, index))
+            if task in tasks:
+                tasks[task] = 0
+            while task.cancelling():
+                task.uncancel()
             if samples is self._awaited and samples.is_made:
                 self._loop.stop()
-        self._fill()
+                await asyncio.sleep(0)
+        self._forget(task)  # now, not when the loop runs again: another takes its place
 
 
-async def _outcome(fetch: Callable[[], Any]) -> Any:
+async def _outcome(fetch: Fetch, index: Any) -> Any:
     """Returns a sample, or its error."""
     try:
-        sample = fetch()
+        sample = fetch(index)
         while inspect.isawaitable(sample):
             sample = await sample
         return sample

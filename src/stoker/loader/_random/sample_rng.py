@@ -53,6 +53,10 @@ def _drawn_from_global() -> RNG:
     return _DrawnRNG(random.Random(random.getrandbits(64)), numpys, own)
 
 
+def _nothing() -> None:
+    pass
+
+
 class SampleRNG:
     """The `stoker._core.worker_info.RNG` of one worker. Not thread safe: each worker thread has its own.
 
@@ -81,8 +85,9 @@ class SampleRNG:
     @classmethod
     def of_sample(cls, key: int, position: int) -> SampleRNG:
         """Returns the generators of one sample alone."""
-        rng = cls(0)
-        rng.key, rng.find_position = key, lambda: position
+        rng = cls.__new__(cls)  # one is made for each sample, whether it draws or not
+        rng.key, rng.find_position, rng.on_torch = key, lambda: position, _nothing
+        rng.streams, rng.beside, rng._made = [], [], {}
         return rng
 
     @property
