@@ -508,6 +508,34 @@ def test_awaited_samples_are_tried_again_with_their_numbers() -> None:
     assert len(failed) == 8
 
 
+class Around:
+    """A user's: no `async def`, but what it returns is awaited."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index]
+
+
+@on_all
+def test_samples_inside_a_users_dataset_are_awaited(how: dict[str, Any]) -> None:
+    async def make(index: int) -> Any:
+        before = sample_rng().random_generator.random()
+        await asyncio.sleep(0.001)
+        return index, before, sample_rng().random_generator.random()
+
+    settings: dict[str, Any] = {"seed": 1, "output": "numpy", "shuffle": True}
+    model, found = (
+        [[leaf.tolist() for leaf in batch] for batch in DataLoader(data, 4, **more, **settings)]
+        for data, more in ((Awaited(make), {}), (Around(Awaited(make)), how))
+    )
+    assert found == model
+
+
 # Arguments
 
 

@@ -15,6 +15,9 @@ from stoker.loader._random.sample_seeding import Seeding
 
 Method = Literal["serial", "thread", "process"]
 
+CONCURRENCY = 16
+"""Samples that a worker awaits at a time, by default."""
+
 
 class Work(NamedTuple):
     """A unit as it travels: all inputs of its batch except the dataset."""

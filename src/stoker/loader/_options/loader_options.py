@@ -23,15 +23,12 @@ from stoker.events import Listener
 from stoker.loader._job import datapipes
 from stoker.loader._job.error_policy import OnError
 from stoker.loader._job.jpeg_reader import JpegReading
+from stoker.loader._job.work import CONCURRENCY
 from stoker.loader._options import argument_checks
 from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS, check_error_budget
 
 Method = Literal["serial", "thread", "process"]
 """The backend that makes batches: `worker_method`, or "serial" without workers."""
-
-
-CONCURRENCY = 16
-"""Samples that a worker awaits at a time, by default."""
 
 
 @dataclass(frozen=True, eq=False)
