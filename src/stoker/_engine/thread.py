@@ -29,6 +29,10 @@ JOIN = 0.5
 """Seconds that `close` waits for threads. A thread cannot be stopped: one in a slow sample ends by itself after it."""
 
 
+class _Closed(BaseException):
+    """Raised in a worker thread while its job waits for samples that nobody wants any more."""
+
+
 class _Inbox:
     """The units that a thread has been given, and None at its end."""
 
@@ -42,15 +46,15 @@ class _Inbox:
         return self._seen.popleft() if self._seen else self._given.get()
 
     def upcoming(self) -> Iterator[object]:
-        """Yields the units that have come since the last call, for the job: they are next. Raises SystemExit at the
-        end: nobody wants the unit in hand.
+        """Yields the units that have come since the last call, for the job: they are next. Raises _Closed at the end:
+        nobody wants the unit in hand.
         """
         with contextlib.suppress(queue.Empty):
             while True:
                 item = self._given.get_nowait()
                 self._seen.append(item)
                 if item is None:
-                    raise SystemExit
+                    raise _Closed
                 yield item[1]
 
 

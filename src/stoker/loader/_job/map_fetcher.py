@@ -66,11 +66,9 @@ class MapFetcher:
         # As the dataset has them, and for one call alone: its result is awaited, if it has to be
         self._getitem: Callable[[Any], Any] = functools.partial(operator.getitem, dataset)
         self._getitems = dataset.__getitems__ if batched and batched_by(dataset) is not None else None
-        self._fetch: Callable[[Any], Any] = self._getitem
-        self._fetch_all = self._getitems
-        if awaiting is not None:
-            self._fetch = awaiting.alone(self._getitem)
-            self._fetch_all = None if self._getitems is None else awaiting.alone(self._getitems)
+        alone = awaiting.alone if awaiting is not None else lambda fetch: fetch
+        self._fetch = alone(self._getitem)
+        self._fetch_all = None if self._getitems is None else alone(self._getitems)
         self._at_hand: deque[Any] = deque()  # the first samples of the next unit; the last may be an error
         self._skips = False  # whether the dataset has asked to leave a sample out
         self.failed_index: Any = None
@@ -210,13 +208,12 @@ class MapFetcher:
         return lambda index: keep(mark[PLACE] - first, fetch(index))
 
     def _all(self, work: Work, seeds: SampleSeeding, indices: list[Any], keep: RowSink | None) -> list[Any]:
+        if self._threads is not None and self._error_policy.knows_any:
+            self._threads.rest()  # one at a time: so the mark says which it was
         if self._fetch_all is not None:
             return self._at_once(work, seeds, indices)
-        if self._threads is None:
+        if self._threads is None or self._error_policy.knows_any:
             return self._in_turn(work, seeds, indices, keep=keep)
-        if self._error_policy.knows_any:
-            self._threads.rest()  # one at a time: so the mark says which it was
-            return self._in_turn(work, seeds, indices)
         samples = self._threads.made(*self._all_at_once(work))
         try:
             return self._in_turn(work, seeds, indices, samples)
@@ -283,8 +280,6 @@ class MapFetcher:
         """
         fetch_all: Callable[[Any], Any] = self._fetch_all  # type: ignore[assignment]
         batch = getattr(work.indices, "given", indices)
-        if self._threads is not None and self._error_policy.knows_any:
-            self._threads.rest()
         if not self._error_policy.knows_any:
             self._mark[ACTIVITY] = Activity.WHOLE
             try:
