@@ -402,6 +402,12 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_iterator": None}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for name, value in record_of(self).own().items():  # options that an earlier version did not have
+            if name not in state and not _has_own(self, name):
+                self.__dict__[name] = value
+
     def __copy__(self) -> Self:
         other = object.__new__(type(self))
         other.__dict__.update({**self.__dict__, "_iterator": None, NAME: copy.copy(record_of(self))})
