@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from stoker import errors
 from stoker._core.exceptions import format_exception, summary_of
@@ -18,6 +18,9 @@ from stoker._engine.activity import Mark, Position
 from stoker._engine.timings import Stopwatch, UnitTimings
 from stoker._engine.tracebacks import users_story
 from stoker.events import Event, FaultRecord
+
+if TYPE_CHECKING:
+    from stoker._engine.transport.reader import Lease
 
 NOT_PLAIN: object = object()
 """Returned by a `PlainMaker` for a batch that needs a worker or the full path of a unit."""
@@ -422,6 +425,16 @@ class Backend(ABC):
     def ready(self) -> int:
         """Number of answers that have arrived and were not yet received."""
         return 0
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether `receive` returns at once with an answer."""
+        return self.ready > 0
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of the batch that was opened last; None if it does not lie in a slot."""
+        return None
 
     @property
     def shares(self) -> bool | None:
