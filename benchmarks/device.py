@@ -1,7 +1,7 @@
 """Do batches reach a GPU as fast as memory can be copied, and does the step notice?
 
-Batches of 4, 38 and 256 MB of uint8, made by 8 workers that copy a row of random bytes for each sample, so that the copy
-is what is measured. The loop takes each batch and, behind it, a step of matrix products (or none).
+Batches of 4, 38 and 256 MB of uint8, made by 8 workers from rows of zeros that hold their index, so that the copy is
+what is measured. The loop takes each batch and, behind it, a step of matrix products (or none).
 
 - `stoker, device=`: `DataLoader(device="cuda")`.
 - `stoker, pin_memory` and `torch, pin_memory`: `batch.to("cuda", non_blocking=True)` in the loop.

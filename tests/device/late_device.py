@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker.device.accelerator import Accelerator
+from stoker.device.accelerator import CopyDevice
 
 POISON = 0xDD
 
@@ -82,7 +82,7 @@ class LateStream:
         return True
 
 
-class LateDevice(Accelerator):
+class LateDevice(CopyDevice):
     """The accelerator of a test.
 
     Args:

@@ -10,7 +10,7 @@ import pytest
 
 from stoker import DataLoader
 from stoker.device import accelerator
-from stoker.device.accelerator import Accelerator, AcceleratorInOrder
+from stoker.device.accelerator import CopyDevice, InOrderDevice
 from stoker.errors import DeviceError
 
 torch = pytest.importorskip("torch")
@@ -50,7 +50,7 @@ def test_forked_process_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_device_whose_copies_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `mps`: here the CPU is the device."""
-    device = AcceleratorInOrder(torch.device("cpu"))
+    device = InOrderDevice(torch.device("cpu"))
     monkeypatch.setattr(accelerator, "accelerator_of", lambda _: device)
     rows = [(torch.full((40_000,), float(number)), number) for number in range(6)]
     for workers in (0, 2):
@@ -86,7 +86,7 @@ def test_registration(monkeypatch: pytest.MonkeyPatch) -> None:
         Stream=lambda _: object(),
         device=lambda _: nullcontext(),
     )
-    device = Accelerator(torch.device("cuda", 0), module)
+    device = CopyDevice(torch.device("cuda", 0), module)
     assert device.registers and device.memory == 80
     assert device.register(4096, 10) is None
     device.unregister(4096)
@@ -99,5 +99,5 @@ def test_registration(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_integrated_gpu_pins_nothing() -> None:
     properties = SimpleNamespace(total_memory=80, is_integrated=1)
     module: Any = SimpleNamespace(get_device_properties=lambda _: properties, Stream=lambda _: object())
-    device = Accelerator(torch.device("cuda", 0), module)
+    device = CopyDevice(torch.device("cuda", 0), module)
     assert not device.pins and not device.registers

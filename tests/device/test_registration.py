@@ -12,8 +12,10 @@ import pytest
 
 from stoker import DataLoader, StokerWarning
 from stoker._engine.transport import arena, registered
+from stoker._engine.transport.owned import Hold
+from stoker.device.copies import CopyCounts
 from stoker.device.fields import Placement
-from stoker.device.stage import CopyCounts, DeviceStage
+from stoker.device.stage import DeviceStage
 from stoker.loader.record import record_of
 from tests._engine.transport.test_holds import ELEMENTS, Line
 from tests.device.test_transfer import ROWS, WIDTH, Loop, Table, loader_of
@@ -82,6 +84,29 @@ def test_device_sees_old_bytes_in_a_punched_slot(line: DeviceLine) -> None:
         right.append(line.batch())
         line.arena.trim(0)
     assert not all(right)
+
+
+def written_over(line: DeviceLine) -> bool:
+    """Sends a batch, drops it at once, and sends another; returns whether the first has bytes of the second."""
+    line.stage.begin()
+    sent = lambda: (line.send(torch.full((ELEMENTS,), 1.0)), line.reader.latest)  # noqa: E731
+    line.stage.copy_ahead(1, None, sent)
+    arrived = line.stage.take(1, None, sent)
+    line.stage.delivered(1)
+    line.take_back()
+    line.send(torch.full((ELEMENTS,), 2.0))
+    line.device.finish()
+    return bool((arrived == 2).all())
+
+
+def test_slot_that_is_read_is_not_written(line: DeviceLine) -> None:
+    assert not written_over(line)
+
+
+def test_slot_without_a_hold_is_written_over(line: DeviceLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mistake that holds prevent."""
+    monkeypatch.setattr(Hold, "until", lambda *_: None)
+    assert written_over(line)
 
 
 def test_owner_gets_slots_back_when_memory_is_short(line: DeviceLine) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from stoker import DataLoader, IterableDataset
+from stoker.device.copies import CopyCounts
 from stoker.device.fields import Placement
-from stoker.device.stage import CopyCounts, DeviceStage
+from stoker.device.stage import DeviceStage
 from stoker.errors import DeviceError
 from stoker.loader.record import record_of
 
@@ -377,3 +378,35 @@ def _write(address: int, values: Any) -> None:
     import ctypes
 
     ctypes.memmove(address, values.ctypes.data, values.nbytes)
+
+
+def test_words_on_the_copies(late: Any) -> None:
+    loader = loader_of(num_workers=2)
+    assert "device      cuda: batches are copied on a stream of their own, 1 ahead" in loader.describe()
+    assert loader.report().copies == {}
+    device = late()
+    for _ in loader:
+        device.finish()
+    assert "1.0 MiB of 8 batches were copied to the device" in str(loader.report())
+    assert "GB/s" in str(loader.report()) and loader.report().as_dict()["copies"]["batches"] == 8
+
+
+def test_preview_uses_no_device(late: Any, tmp_path: Any) -> None:
+    pytest.importorskip("PIL")
+    device = late()
+    device.allowed = False
+    images = [np.zeros((3, 8, 8), np.uint8)] * 4
+    assert DataLoader(images, 4, device="cuda").preview(None).size
+    device.allowed = True
+
+
+def test_pickled_loader_counts_for_itself(late: Any) -> None:
+    import pickle
+
+    device = late()
+    loader = loader_of(device_buffers=1)
+    list(loader)
+    copy = pickle.loads(pickle.dumps(loader))
+    assert copy.report().copies == {} and copy.device == "cuda"
+    assert len(list(copy)) == 8
+    device.finish()

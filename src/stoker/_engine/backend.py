@@ -71,8 +71,8 @@ def _is_of_the_gone(error: BaseException) -> bool:
 
 ADVICE = {
     "Cannot re-initialize CUDA in forked subprocess": (
-        "Stoker: a sample or the collate_fn used CUDA in a forked worker. Leave samples on the CPU and move the batch "
-        "in the training loop (pin_memory=True, batch.to(device, non_blocking=True)); if the worker must use CUDA for "
+        "Stoker: a sample or the collate_fn used CUDA in a forked worker. Leave samples on the CPU and pass device= "
+        "to the loader, or move the batch in the training loop (batch.to(device)); if the worker must use CUDA for "
         "itself, pass multiprocessing_context='spawn'."
     ),
 }

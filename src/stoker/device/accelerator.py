@@ -1,6 +1,6 @@
 """An accelerator, as the transfer of batches uses it: streams, events, copies, and registered memory of the host.
 
-`Accelerator` is all that the transfer knows of a device, so tests put another one in its place. It is called in
+`CopyDevice` is all that the transfer knows of a device, so tests put another one in its place. It is called in
 `next()` and `close()` alone, by the trainer's thread: it makes the CUDA context.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -35,7 +36,7 @@ class Stream(Protocol):
         """Makes later work of this stream wait for an event, also of another stream."""
 
 
-class Accelerator:
+class CopyDevice:
     """A device, by torch's module of its type (`torch.cuda`, `torch.xpu`).
 
     Args:
@@ -149,7 +150,7 @@ class _InOrder:
         pass
 
 
-class AcceleratorInOrder(Accelerator):
+class InOrderDevice(CopyDevice):
     """A device without streams of its own (`mps`): copies are done when they return, and nothing is pinned."""
 
     def __init__(self, device: Any) -> None:
@@ -172,7 +173,7 @@ class AcceleratorInOrder(Accelerator):
 
 
 @functools.cache
-def accelerator_of(device: Any) -> Accelerator:
+def accelerator_of(device: Any) -> CopyDevice:
     """Returns a device's accelerator.
 
     Args:
@@ -187,10 +188,10 @@ def accelerator_of(device: Any) -> Accelerator:
     try:
         there = module is not None and module.is_available()
         if device.type == "mps" and there:
-            return AcceleratorInOrder(device)
+            return InOrderDevice(device)
         count = module.device_count() if there and module is not None else 0
         if module is not None and device.index < count:
-            return Accelerator(device, module)
+            return CopyDevice(device, module)
     except RuntimeError as error:
         forked = "forked subprocess" in str(error)
         raise errors.DeviceError(
@@ -206,6 +207,10 @@ def accelerator_of(device: Any) -> Accelerator:
         f"device={str(device)!r} is not there: {found}. Name one that `torch.{device.type}.device_count()` counts, see "
         "CUDA_VISIBLE_DEVICES and whether this torch is built for it, or leave device= out."
     )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=accelerator_of.cache_clear)  # a child may use none of these
 
 
 def numbered(device: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stoker.device import fields
-from stoker.device.accelerator import Accelerator
+from stoker.device.accelerator import CopyDevice
 
 SHAPES = 16
 """Shapes of batches that get buffers of their own."""
@@ -28,7 +28,7 @@ class DeviceBuffers:
         self._tell = tell
         self._sets: dict[tuple[Any, ...], list[list[Any]]] = {}  # the next set to use is the first
 
-    def placed(self, batch: Any, moved: Sequence[tuple[Any, Accelerator]]) -> Any:
+    def placed(self, batch: Any, moved: Sequence[tuple[Any, CopyDevice]]) -> Any:
         """Returns the batch in the set whose turn it is.
 
         Args:

@@ -11,7 +11,7 @@ CUDA is called within `next()` and `close()` alone, on the thread that calls the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,9 @@ from stoker._engine.transport.owned import Hold
 from stoker._engine.transport.reader import Lease
 from stoker.device import accelerator as accelerators
 from stoker.device import fields, pinning
-from stoker.device.accelerator import Accelerator, Event, Stream
+from stoker.device.accelerator import CopyDevice, Event, Stream
 from stoker.device.buffers import DeviceBuffers
+from stoker.device.copies import CopyCounts, found_on, is_plain, moved_by_itself, moves_itself
 from stoker.device.fields import Placement
 
 AHEAD_SHARE = 8
@@ -40,41 +41,12 @@ Opened = Callable[[], tuple[Any, Lease | None]]
 
 
 @dataclass
-class CopyCounts:
-    """Copies of a loader's batches to devices.
-
-    Attributes:
-        batches: that were copied.
-        bytes: that were copied.
-        staged: bytes of these that went through pinned memory, copied once more on the host.
-        seconds: that the copies took, where events tell.
-        stalled: seconds of these that the device waited for a copy.
-        timed: bytes whose seconds are known.
-        registered: slots that were registered.
-        why_staged: why no slot can be registered; empty while that is not known.
-    """
-
-    batches: int = 0
-    bytes: int = 0
-    staged: int = 0
-    seconds: float = 0.0
-    stalled: float = 0.0
-    timed: int = 0
-    registered: int = 0
-    why_staged: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the counts by name; nothing before the first copy."""
-        return {name: value for name, value in vars(self).items() if name != "why_staged"} if self.batches else {}
-
-
-@dataclass
 class _Move:
     """A tensor of the host, and its place on a device."""
 
     source: Any
     target: Any
-    accelerator: Accelerator
+    accelerator: CopyDevice
     name: int  # of the tensor in the batch
 
     @property
@@ -96,8 +68,8 @@ class _Copy:
     """
 
     batch: Any = None
-    moved: list[tuple[Any, Accelerator]] = field(default_factory=list)
-    events: list[tuple[Accelerator, Stream, Event]] = field(default_factory=list)
+    moved: list[tuple[Any, CopyDevice]] = field(default_factory=list)
+    events: list[tuple[CopyDevice, Stream, Event]] = field(default_factory=list)
     size: int = 0
     times: list[list[Any]] = field(default_factory=list)
 
@@ -135,7 +107,7 @@ class DeviceStage:
     buffers: DeviceBuffers | None = None
     transform: Transform | None = None
     _arrived: dict[int, _Arrived] = field(default_factory=dict)
-    _used: dict[Any, Accelerator] = field(default_factory=dict)  # by device as it is named
+    _used: dict[Any, CopyDevice] = field(default_factory=dict)  # by device as it is named
     _under_way: deque[tuple[list[Event], list[list[Any]], int]] = field(default_factory=deque)
     _may_register: bool = False  # at most one slot in a call
     _is_checked: bool = False  # whether the first batch has all named fields
@@ -245,7 +217,7 @@ class DeviceStage:
         self._arrived[unit] = arrived
         return arrived
 
-    def _accelerator(self, device: Any) -> Accelerator:
+    def _accelerator(self, device: Any) -> CopyDevice:
         if device not in self._used:
             self._used[device] = accelerators.accelerator_of(accelerators.numbered(device))
         return self._used[device]
@@ -281,14 +253,14 @@ class DeviceStage:
         def placed(path: str, value: Any) -> Any:
             paths.add(path)
             is_tensor = isinstance(value, torch.Tensor)
-            if not (is_tensor or _moves_itself(value)):
+            if not (is_tensor or moves_itself(value)):
                 return fields.INSIDE
             device = self.placement.of(path, value)
             if device is None:
                 return pinning.pin(value) if self.pins else value if is_tensor else fields.INSIDE
             one = self._accelerator(device)
-            if not (is_tensor and _is_plain(value)):
-                return _moved_by_itself(value, one, kept)
+            if not (is_tensor and is_plain(value)):
+                return moved_by_itself(value, one, kept)
             target = one.empty_like(value.detach())
             moves.append(_Move(value.detach(), target, one, id(value)))
             return target.requires_grad_() if value.requires_grad else target
@@ -323,7 +295,7 @@ class DeviceStage:
             return names
         return set()
 
-    def _register(self, lease: Lease, one: Accelerator) -> bool:
+    def _register(self, lease: Lease, one: CopyDevice) -> bool:
         """Registers a slot, at most one in a call; returns whether it is registered."""
         mapping = lease.mapping
         if mapping is None or not self._may_register or self.counts.why_staged:
@@ -342,9 +314,7 @@ class DeviceStage:
         self.counts.registered += 1
         return True
 
-    def _queue(
-        self, one: Accelerator, moves: Sequence[_Move], in_place: set[int], kept: list[Any], copy: _Copy
-    ) -> None:
+    def _queue(self, one: CopyDevice, moves: Sequence[_Move], in_place: set[int], kept: list[Any], copy: _Copy) -> None:
         """Queues the copies to one device."""
         consumer, side = one.current(), one.side
         side.wait_event(consumer.record_event())  # the memory of the device may still be read by earlier work
@@ -382,7 +352,7 @@ class DeviceStage:
             try:
                 made = self.transform(copy.batch, arrived.step)
                 found: list[Any] = []
-                fields.mapped(made, lambda _, value: _collected(value, found, one.device), dataclasses_too=True)
+                fields.mapped(made, lambda _, value: found_on(value, found, one.device), dataclasses_too=True)
                 fresh = [tensor for tensor in found if id(tensor) not in given]
                 with one.using(consumer):
                     targets = [one.empty_like(tensor) for tensor in fresh]
@@ -421,46 +391,6 @@ class DeviceStage:
                 self.counts.seconds += begun.elapsed_time(done) / 1e3
                 if asked and asked[0].query():  # else the consumer has not come to the place where it waits for it
                     self.counts.stalled += max(0.0, asked[0].elapsed_time(done) / 1e3)
-
-
-def _is_plain(tensor: Any) -> bool:
-    """Whether it is dense memory of the host, of torch's own class."""
-    import torch
-
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.is_cpu
-        and tensor.layout is torch.strided
-        and not (tensor.is_quantized or tensor.is_nested)
-    )
-
-
-def _moves_itself(value: Any) -> bool:
-    """Whether it is of a user's or a library's class with a `to()` of its own."""
-    kind = type(value)
-    return callable(getattr(kind, "to", None)) and (not isinstance(value, Mapping) or hasattr(kind, "pin_memory"))
-
-
-def _moved_by_itself(value: Any, one: Accelerator, kept: list[Any]) -> Any:
-    """Returns what `value.to(device)` gives, on the consumer's stream: where it allocates is not known."""
-    kept.append(value)
-    if one.pins and hasattr(value, "pin_memory") and getattr(value, "is_cpu", True):
-        value = value.pin_memory()
-        kept.append(value)
-    try:
-        return value.to(one.device, non_blocking=True)
-    except TypeError:  # it takes the device alone
-        return value.to(one.device)
-
-
-def _collected(value: Any, found: list[Any], device: Any) -> Any:
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return fields.INSIDE
-    if value.device == device:
-        found.append(value)
-    return value
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -198,6 +198,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         CannotSendError: at `iter()`, with a clean interpreter: names the path of the object that cannot be sent.
         MissingExtraError: `output="torch"` without torch; `pin_memory=True` without it, at `iter()`.
         WorkerStartError, MemoryLimitError, QuarantineError: at `iter()`.
+        DeviceError: at `next()`: a device is not there, a batch lacks a field of `device=`, or a stream is captured.
         SamplerError: at the `next()` whose batch is no list of indices, or if a sampler cannot draw as many samples
             as it should. An index outside the dataset raises the dataset's own error (`IndexError`, `TypeError`).
 

@@ -22,7 +22,7 @@ from stoker.loader.worker_start import birth_of
 from stoker.samplers.random import RandomSampler
 
 if TYPE_CHECKING:
-    from stoker.device.stage import CopyCounts
+    from stoker.device.copies import CopyCounts
     from stoker.loader._accounting.ledger import Ledger
     from stoker.loader._autotune.controller import AutotuneController
     from stoker.loader._options.loader_options import LoaderOptions

@@ -440,6 +440,11 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         return sizes, backend.stacks() if stacks else None
 
     @property
+    def copies(self) -> dict[str, float]:
+        """Returns the counts of the loader's copies to devices so far (`Report.copies`)."""
+        return self._record.copies.as_dict()
+
+    @property
     def is_open(self) -> bool:
         """Returns whether the iterator still has its workers, and this process owns them."""
         return self._backend is not None and os.getpid() == self._owner

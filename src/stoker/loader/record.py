@@ -17,8 +17,9 @@ from stoker import errors
 from stoker._core.exceptions import users_level
 from stoker._engine.timings import TimingSink
 from stoker.device.buffers import DeviceBuffers
+from stoker.device.copies import CopyCounts
 from stoker.device.fields import Placement
-from stoker.device.stage import CopyCounts, DeviceStage
+from stoker.device.stage import DeviceStage
 from stoker.loader._accounting.ledger import Ledger
 from stoker.loader._autotune.hint import Hint
 from stoker.loader._epoch.epoch_counter import EpochCounter, SilentEpochs
@@ -214,6 +215,9 @@ class LoaderRecord:
         if text not in self.told:
             self.told.add(text)
             warnings.warn(text, errors.StokerWarning, stacklevel=users_level())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({"copies": CopyCounts(), **state})  # a pickle of before has none
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process counts and measures for itself, from the start of this one's next epoch

@@ -11,11 +11,16 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from stoker._engine.transport.reader import Lease
-    from stoker._engine.transport.segments import Mapping
+from stoker._engine.transport.segments import Mapping
+
+
+class _Lease(Protocol):
+    """What tells when a batch's slot is no longer read."""
+
+    over: bool
+
 
 left: deque[Registration] = deque()
 """Registrations of readers that are closed, of all loaders."""
@@ -32,7 +37,7 @@ class Registration:
         lease: of the batch that lies in the slot.
     """
 
-    def __init__(self, mapping: Mapping, unregister: Callable[[int], None], lease: Lease) -> None:
+    def __init__(self, mapping: Mapping, unregister: Callable[[int], None], lease: _Lease) -> None:
         self._mapping = mapping
         self._unregister = unregister
         self.lease = lease
