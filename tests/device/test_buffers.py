@@ -41,6 +41,16 @@ def test_batch_is_valid_until_its_set_is_used_again(late: Any) -> None:
     iterator.close()
 
 
+def test_sets_outlive_inference_mode(late: Any) -> None:
+    device = late()
+    iterator = iter(loader_of(3, device_buffers=1))
+    with torch.inference_mode():
+        next(iterator)
+    batch = next(iterator)
+    device.finish()
+    assert not batch[0].is_inference() and batch[0][0, 0] == 8
+
+
 def test_other_shapes_have_sets_of_their_own(late: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "SHAPES", 1)
     loop = Loop(late())

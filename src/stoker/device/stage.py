@@ -167,6 +167,8 @@ class DeviceStage:
         Raises:
             Exception: of the device, and of the user's code. Where `keeps` is true, the next call tries again.
         """
+        import torch
+
         arrived = self._arrived.get(unit) or self._open(unit, step, opened)
         if arrived.error is not None:
             raise arrived.error
@@ -179,7 +181,10 @@ class DeviceStage:
                 if len(times) == 2 and (asked := one.timed_event()) is not None:
                     times.append(stream.record_event(asked))
                 stream.wait_event(event)
-            return copy.batch if self.buffers is None else self.buffers.placed(copy.batch, copy.moved)
+            if self.buffers is None:
+                return copy.batch
+            with torch.inference_mode(False), torch.no_grad():
+                return self.buffers.placed(copy.batch, copy.moved)
         except Exception as error:
             if _is_out_of_memory(error):
                 error.add_note(
