@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import datetime
 import os
@@ -88,10 +89,9 @@ def spent() -> float:
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = time.process_time() + ended.ru_utime + ended.ru_stime
     for pid in method.family() - {os.getpid()}:
-        try:
-            used += int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
-        except OSError:
-            continue
+        for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):  # the process's own has its first thread alone
+            with contextlib.suppress(OSError):
+                used += int(thread.read_text().split()[0]) / 1e9
     return used
 
 
