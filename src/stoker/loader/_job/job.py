@@ -204,14 +204,18 @@ class LoaderJob:
             seed: of the epoch.
             place: of the batch that is being made.
         """
-        seeds, compiled, rng = self._seeding, self._compiled, self._rng
-        if self._settings.iterable or seeds is None or rng is None or compiled is None or self._recycled is None:
+        seeds, compiled, rng, convert = self._seeding, self._compiled, self._rng, None
+        own = self._settings.own_collate and not isinstance(self._collate, collate.Compiled)
+        if own and not self._settings.batched:
+            convert = self._collate  # of each sample, which is no batch
+        if self._settings.iterable or seeds is None or rng is None or self._recycled is None:
             return None
         if self.stopwatch is not None:
             return None
         source = self._source
         fetch, idle = source.fetch, seeds.idle()
-        is_plain = self._gathered is None and not self._knows and compiled.is_settled
+        is_settled = convert is not None if compiled is None else compiled.is_settled
+        is_plain = self._gathered is None and not self._knows and is_settled
         if fetch is None or idle is None or not is_plain:
             return None
         lend = self._recycled.lend
@@ -262,6 +266,12 @@ class LoaderJob:
             if active or rng.streams:
                 source.has_fetched(samples)
                 return NOT_PLAIN
+            if compiled is None:
+                try:
+                    return cast("Callable[[Any], Any]", convert)(samples[0])
+                except Exception:
+                    source.has_fetched(samples)
+                    return NOT_PLAIN
             may_lend = compiled.may_take(len(samples), LEAST)
             if may_lend or tensors.is_lent():
                 with tensors.lent_by(lend if may_lend else None):
