@@ -10,6 +10,7 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -119,6 +120,7 @@ class LoaderJob:
             jpeg_reader.register()
         self._collate_fn = parts["collate_fn"]
         self._collate = collate.compiling(self._collate_fn)
+        self._collate_may_draw = not self._settings.own_collate and not _keeps_samples(self._collate_fn)
         is_compiled = isinstance(self._collate, collate.Compiled) and self._settings.batched
         self._compiled = cast("collate.Compiled", self._collate) if is_compiled else None
         self._gathered: collate.Gathered | None = None
@@ -522,7 +524,7 @@ class LoaderJob:
             self._error_policy.raise_known(COLLATE)
         collated = samples if self._settings.batched else samples[0]
         with tensors.lent_by(self._lend):
-            if self._settings.own_collate or self._seeding is None:
+            if self._seeding is None or not self._collate_may_draw:
                 batch = self._collate(collated)
             else:
                 batch = self._seeding.collate(seed, position, lambda: self._collate(collated))
@@ -541,6 +543,17 @@ class LoaderJob:
         marked = BatchIndices(indices)
         marked.odd = places
         return marked
+
+
+def _keeps_samples(collate_fn: object) -> bool:
+    """Whether a user's `collate_fn` returns its samples as they are, and so draws no random numbers."""
+    if isinstance(collate_fn, FunctionType):
+        code = collate_fn.__code__
+        return code.co_argcount == 1 and code.co_code == _SAME.__code__.co_code
+    return collate_fn is list or collate_fn is tuple
+
+
+_SAME: Callable[[object], object] = lambda samples: samples  # noqa: E731 - its code is what counts
 
 
 def _by_place(made_rows: Sequence[MadeRows]) -> dict[int, Any]:
