@@ -621,6 +621,11 @@ def weakly(method: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def key_of_batches(seed: int) -> int:
+    """Returns the same for what fetches whole batches."""
+    return mix(seed, _WHOLE)
+
+
 def key_of_samples(seed: int) -> int:
     """Returns the key of an epoch's samples: a sample's generators are seeded with `step(key, position)`."""
     return mix(seed, _SAMPLE)
