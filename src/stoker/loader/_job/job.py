@@ -11,6 +11,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -124,6 +125,7 @@ class LoaderJob:
             jpeg_reader.register()
         self._collate_fn = parts["collate_fn"]
         self._collate = collate.compiling(self._collate_fn)
+        self._collate_may_draw = not self._settings.own_collate and not _keeps_samples(self._collate_fn)
         is_compiled = isinstance(self._collate, collate.Compiled) and self._settings.batched
         self._compiled = cast("collate.Compiled", self._collate) if is_compiled else None
         self._gathered: collate.Gathered | None = None
@@ -211,14 +213,18 @@ class LoaderJob:
             seed: of the epoch.
             place: of the batch that is being made.
         """
-        seeds, compiled, rng = self._seeding, self._compiled, self._rng
-        if self._settings.iterable or seeds is None or rng is None or compiled is None or self._recycled is None:
+        seeds, compiled, rng, convert = self._seeding, self._compiled, self._rng, None
+        own = self._settings.own_collate and not isinstance(self._collate, collate.Compiled)
+        if own and not self._settings.batched:
+            convert = self._collate  # of each sample, which is no batch
+        if self._settings.iterable or seeds is None or rng is None or self._recycled is None:
             return None
         if self.stopwatch is not None:
             return None
         source = self._source
         fetch, idle = source.fetch, seeds.idle()
-        is_plain = self._gathered is None and not self._knows and compiled.is_settled
+        is_settled = convert is not None if compiled is None else compiled.is_settled
+        is_plain = self._gathered is None and not self._knows and is_settled
         if fetch is None or idle is None or not is_plain:
             return None
         lend = self._recycled.lend
@@ -269,6 +275,12 @@ class LoaderJob:
             if active or rng.streams:
                 source.has_fetched(samples)
                 return NOT_PLAIN
+            if compiled is None:
+                try:
+                    return cast("Callable[[Any], Any]", convert)(samples[0])
+                except Exception:
+                    source.has_fetched(samples)
+                    return NOT_PLAIN
             may_lend = compiled.may_take(len(samples), LEAST)
             if may_lend or tensors.is_lent():
                 with tensors.lent_by(lend if may_lend else None):
@@ -563,7 +575,7 @@ class LoaderJob:
             self._error_policy.raise_known(COLLATE)
         collated = samples if self._settings.batched else samples[0]
         with tensors.lent_by(self._lend):
-            if self._settings.own_collate or self._seeding is None:
+            if self._seeding is None or not self._collate_may_draw:
                 batch = self._collate(collated)
             else:
                 batch = self._seeding.collate(seed, position, lambda: self._collate(collated))
@@ -582,6 +594,17 @@ class LoaderJob:
         marked = BatchIndices(indices)
         marked.odd = places
         return marked
+
+
+def _keeps_samples(collate_fn: object) -> bool:
+    """Whether a user's `collate_fn` returns its samples as they are, and so draws no random numbers."""
+    if isinstance(collate_fn, FunctionType):
+        code = collate_fn.__code__
+        return code.co_argcount == 1 and code.co_code == _SAME.__code__.co_code
+    return collate_fn is list or collate_fn is tuple
+
+
+_SAME: Callable[[object], object] = lambda samples: samples  # noqa: E731 - its code is what counts
 
 
 def _by_place(made_rows: Sequence[MadeRows]) -> dict[int, Any]:
