@@ -24,10 +24,12 @@ class Heard(NamedTuple):
 
 
 class Started(NamedTuple):
-    """The process of a worker has been started, by a `Spawn` or when the backend began."""
+    """The process of a worker has been started, by a `Spawn` or when the backend began. That of a worker on another
+    machine is named by a text.
+    """
 
     worker: int
-    pid: int
+    pid: int | str
 
 
 class StartFailed(NamedTuple):
@@ -51,12 +53,14 @@ class Exited(NamedTuple):
         code: its exit code; negative for a signal; None if unknown.
         position: its activity and place.
         stack: its last Python stack, if it could still write it.
+        is_lost: whether its machine ended with it, or cannot be reached: no work of its own may be to blame.
     """
 
     worker: int
     code: int | None
     position: Position
     stack: str = ""
+    is_lost: bool = False
 
 
 class Inspected(NamedTuple):

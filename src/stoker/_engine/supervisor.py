@@ -11,6 +11,7 @@ place, so that all consequences of an event can be read together: that is why it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
@@ -113,7 +114,7 @@ LEAST = 10.0
 class _Worker:
     """One worker that has been started."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int | str) -> None:
         self.pid = pid
         self.unseen = LOOK  # seconds of work since its memory was last read
         self.asked = 0  # number of its latest request for a slot
@@ -157,7 +158,8 @@ class Supervisor:
         self._out: list[Command] = []
         self._split_policy = SplitPolicy(workers, rules.row_seconds, rules.dearer)
         self._dispatch = Dispatch(workers, self._split_policy, rules.units_at_once)
-        self._memory = WorkerMemory(facts.own_bytes, rules.growth)
+        self._local = workers - rules.remote if rules.remote else sys.maxsize  # workers from here on are remote
+        self._memory = WorkerMemory(facts.own_bytes, rules.growth, self._local)
         self._slots = SlotAllocator(arena, self._dispatch, board, self._memory)
         self._admission = Admission(self._dispatch, self._slots, self._memory, facts.available, lambda: self._now)
         self._split_units = SplitUnits(self._split_policy, self._dispatch, self._slots)
@@ -167,7 +169,7 @@ class Supervisor:
         self._idle_policy = IdlePolicy()
         self._workers = self._needed = workers
         self._there: dict[int, _Worker] = {}
-        self._due: dict[int, float] = {}  # number of an absent worker → when it is started
+        self._due = dict.fromkeys(range(self._local, workers), 0.0)  # number of an absent worker → when it is started
         self._starting: set[int] = set()  # the absent workers that have a command to start
         self._held_back: set[int] = set()  # the absent workers that, as the trainer knows, cannot be started
         self._alone_since: float | None = None  # since when no worker can continue, and none can be started
@@ -264,7 +266,8 @@ class Supervisor:
         self._out.append(Send(worker, message))
 
     def _tell_pids(self) -> None:
-        self._out.append(Tell(WorkerPids([worker.pid for worker in self._there.values()])))
+        pids = [worker.pid for worker in self._there.values()]
+        self._out.append(Tell(WorkerPids([pid for pid in pids if isinstance(pid, int)])))
 
     # Births and deaths
 
@@ -272,7 +275,7 @@ class Supervisor:
         """Returns the bytes of private memory by which each worker may grow."""
         budget = self._rules.memory_budget
         growth = available * rules.SHARE if budget is None else budget // 2
-        return int(growth / max(1, self._workers))
+        return int(growth / max(1, self._workers - self._rules.remote))
 
     def _grow(self, workers: int) -> None:
         """Raises the number of workers. The new workers start like replacements, but one at a time, and a failure to
@@ -292,12 +295,14 @@ class Supervisor:
             self._due.pop(number, None)
             self._held_back.discard(number)
             self._tell_pids()
-        if self._unpickles:
+        unpickles = self._unpickles and number < self._local  # a remote worker has done it
+        if unpickles:
             worker.begins_by = self._now + OPENED
             self._is_due = True
         else:
             self._alone_since = None
-        if not self._unpickles or (
+            self._ever_began = True
+        if not unpickles or (
             self._ahead and not self._ever_began
         ):  # otherwise other workers can take its units at once
             self._join(number)
@@ -360,7 +365,7 @@ class Supervisor:
 
     def _bury(self, event: Exited) -> None:
         """Handles the end of a worker: frees its slots, and queues its units again unless the run ends."""
-        number, code, position, stack = event
+        number, code, position, stack, is_lost = event
         self._troubled = self._is_due = True
         worker, now = self._there.pop(number), self._now
         runs = self._dispatch.died(number)
@@ -375,8 +380,9 @@ class Supervisor:
             units = []
             self._stalls.answered(unpickling(number))
         unit = units[0] if units else None
-        verdict = self._blame.died(WorkerDeath(units, position, worker.pid, code, stack, worker.stall), now)
-        end = WorkerExit(number, worker.pid, code, unit, position, stack)
+        death = WorkerDeath(units, position, worker.pid, code, stack, worker.stall, is_lost)
+        verdict = self._blame.died(death, now)
+        end = WorkerExit(number, worker.pid, code, unit, position, stack, is_lost=is_lost)
         if verdict.pause is None or (
             not self._ever_began and ends_itself(code)
         ):  # the others unpickle the same job and would end as well

@@ -106,7 +106,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._may_be_short = not (self._meanwhile or self._options.is_stream)
         self._finished = False
         self._num_yielded = 0  # torch's name, read by some checkpoint code
-        left = self._units.rewind(self._record, self.workers)
+        left = self._units.rewind(self._record, self._options.num_workers)
         for answer in left if self._accounted is None else [*left, self._accounted[0]]:
             self._open_backend().discard(answer)
         self._accounted = None

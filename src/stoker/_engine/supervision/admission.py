@@ -85,17 +85,20 @@ class Admission:
 
     def admits(self, worker: int, unit: int) -> bool:
         """Whether an idle worker may begin this unit."""
+        if not self._memory.is_here(worker):
+            return True  # it takes a slot when its batch is there, and waits for one
         busy = self._dispatch.busy
         if unit <= self._dispatch.outstanding[0] and all(map(self._slots.waits, busy)):
             # Busy workers wait for this unit to have memory first. Without any, all the memory is for this unit
             return bool(busy) or self._could_do_it(worker, unit)
         there, left = self._left()
-        growth, everybody = self._memory.growth, len(self._dispatch.alive)
+        growth, everybody = self._memory.growth, sum(map(self._memory.is_here, self._dispatch.alive))
         slots = self._slots.to_be_given(unit)
         if left >= (UNKNOWN * everybody if growth is None else AMPLE * (growth * everybody + slots)):
             self._ample_until = self._clock() + LOOK_AGAIN
         if growth is None:  # until a worker has shown its need
-            return left >= UNKNOWN * (len(busy) + 1) or self._seem_small(busy)
+            here = [other for other in busy if self._memory.is_here(other)]
+            return left >= UNKNOWN * (len(here) + 1) or self._seem_small(here)
         if left >= self._slots.spoken_for() + self._memory.to_begin(worker) + slots:
             return True
         self.refused = there
@@ -109,7 +112,7 @@ class Admission:
         if now < self._unknown_since + PATIENCE:
             self.looks_at = self._unknown_since + PATIENCE
             return False
-        return max(map(self._memory.so_far, busy)) < MUCH
+        return max(map(self._memory.so_far, busy), default=0) < MUCH
 
     def _could_do_it(self, worker: int, unit: int) -> bool:
         """Whether there is as much memory as a worker took last, for this one alone."""
