@@ -584,9 +584,7 @@ ToTrainer = (
     | ReportAnswer
 )
 ToBridge = StartRemote | ForRemote | EndRemote | InspectRemote
-FromBridge = (
-    RemoteStarted | RemoteStartFailed | FromRemote | RemoteExited | RemoteInspected | Activities | Broken
-)
+FromBridge = RemoteStarted | RemoteStartFailed | FromRemote | RemoteExited | RemoteInspected | Activities | Broken
 ToAgent = EndRemote | InspectRemote | Pulse
 FromAgent = Greeting | Activities | RemoteExited | RemoteInspected
 Message = FromTrainer | ToWorker | FromWorker | ToTrainer | ToBridge | FromBridge | FromAgent
@@ -601,9 +599,7 @@ class _Record(Protocol):
 
 _UNIONS = (FromTrainer, ToWorker, FromWorker, ToTrainer, ToBridge, FromBridge, FromAgent)
 
-KINDS: dict[str, type[_Record]] = {
-    kind.__name__: kind for union in _UNIONS for kind in union.__args__
-}
+KINDS: dict[str, type[_Record]] = {kind.__name__: kind for union in _UNIONS for kind in union.__args__}
 """Every message, by its name on the wire."""
 
 

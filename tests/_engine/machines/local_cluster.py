@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from stoker import Ray
+from stoker._engine.machines import bridge
 from stoker._engine.machines.agent import Agent, Contents, Order
 from stoker._engine.machines.placement import Connected, Ended, Report, Shortage
 
@@ -27,14 +28,17 @@ class LocalCluster(Ray):
 
     Attributes:
         places: agents for which there is room.
+        silent: seconds without a sign of life after which a host counts as lost.
     """
 
     places: int = 100
+    silent: float = 60.0
 
     def check_installed(self) -> None:
         """It needs no Ray."""
 
     def _launcher(self, pickled: bytes, large: list[memoryview], modules: list[str], wake: Callable[[], None]) -> Any:
+        bridge.SILENT = self.silent
         arrays: list[object] = [np.frombuffer(view, np.uint8) for view in large]
         return _Processes(self.places, (np.frombuffer(pickled, np.uint8), arrays, modules), wake)
 

@@ -24,6 +24,7 @@ from stoker._engine.process import linux
 from stoker._engine.serialize import main_module, pickler, unpicklable
 from stoker._engine.serialize.main_module import names_after_import, preparation_of
 from stoker._engine.serialize.payload import Block, Head
+from stoker.errors import CannotSendError
 
 _NAME = "StokerZygote"
 _COMMAND = (
@@ -70,8 +71,8 @@ def start(
         written = _written(parts, importable, stream)
         if by_value and theirs:
             raise CannotSendError(
-                "a lock, queue or tensor of multiprocessing in the dataset or the functions belongs to this machine, and "
-                "cannot be sent to workers on others (remote=)"
+                "the dataset or a function has a lock, queue or shared tensor of multiprocessing, which belongs to "
+                "this machine: it cannot be sent to workers on others (remote=)"
             )
         buffers.expect(sum(view.nbytes + mmap.PAGESIZE for view in written.large))
         head = Head(

@@ -151,7 +151,8 @@ class Zygote:
         )
         self._workers = workers = workers - rules.remote
         self._children: dict[int, _ForkedWorker] = {}
-        self._remote = None if ends.bridge is None else RemoteWorkers(Channel(socket.socket(fileno=ends.bridge)), workers)
+        bridge: Channel[FromBridge] | None = None if ends.bridge is None else Channel(socket.socket(fileno=ends.bridge))
+        self._remote = None if bridge is None else RemoteWorkers(bridge, workers)
         self._marks = WorkerActivity(workers)
         self._stacks = Stacks(workers)
         self._deadlock_check = ForkDeadlockCheck()
@@ -199,8 +200,10 @@ class Zygote:
         """Sends queued messages, and watches sockets that were not ready."""
         workers = [child.channel for child in self._children.values()]
         bridge = () if self._remote is None else (self._remote.channel,)
-        all_of: tuple[Channel[FromTrainer] | Channel[AskStacks | AskWorkers] | Channel[FromWorker | FromBridge], ...]
-        all_of = (self._trainer, self._inquiry, *workers, *bridge)  # type: ignore[assignment]
+        all_of: tuple[
+            Channel[FromTrainer] | Channel[AskStacks | AskWorkers] | Channel[FromWorker] | Channel[FromBridge], ...
+        ]
+        all_of = (self._trainer, self._inquiry, *workers, *bridge)
         for channel in all_of:
             if not (channel.unsent or self._full):  # nearly always
                 continue

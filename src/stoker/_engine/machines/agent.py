@@ -1,4 +1,4 @@
-"""The agent of a worker on another machine: starts the worker as a clean interpreter, says how it fares and how it ends.
+"""The agent of a worker on another machine: starts the worker as a clean interpreter, and says how it fares and ends.
 
 It runs in the actor that a scheduler has placed, which has threads, so the worker cannot be a fork of it. Worker and
 agent have a connection each to the bridge; both begin with a token that only this bridge and this agent know. The
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stoker._engine.activity import ACTIVITY, DUTIES, PLACE, SIZE
+from stoker._engine.activity import ACTIVITY, DUTIES, PLACE
 from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.fresh_interpreter import launch
 from stoker._engine.machines.remote_worker import Role
@@ -39,6 +39,7 @@ from stoker._engine.process.deadlines import FLUSH, LEAVE, REAP
 from stoker._engine.serialize.payload import Block, Head
 from stoker._engine.spawn.worker import SharedActivity
 from stoker._engine.transport import segments
+from stoker._engine.transport.owned import Array
 
 BEAT = 0.5
 """Seconds between two signs of life."""
@@ -55,7 +56,7 @@ CONTROL, DATA = b"C", b"D"
 TOKEN = 32
 """Bytes of a token."""
 
-Contents = tuple[object, list[object], list[str]]
+Contents = tuple[Array, list[Array], list[str]]
 """The parts as arrays of bytes: their pickle, and their large buffers; and the modules that they need."""
 
 
@@ -125,8 +126,8 @@ class _Child:
         self.marks = SharedActivity(self._marked, 0)
         self.marks.grow(1)
         self._stream, self._buffers = Block(), Block()
-        self._stream.write(memoryview(np.asarray(pickled)))
-        views = [memoryview(np.asarray(each)) for each in large]
+        self._stream.write(pickled.data)
+        views = [each.data for each in large]
         head = Head(
             entry="stoker._engine.machines.remote_worker:run",
             fds=[data.fileno(), self._marked, self._stacks.descriptor(0)],

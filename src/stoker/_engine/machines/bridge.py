@@ -87,7 +87,6 @@ class Bridge:
         arena: where batches go.
         settings: what it is told.
         preparation: multiprocessing's data for a new process of the trainer.
-        listen: whether a listener is made on this address.
     """
 
     def __init__(
@@ -253,8 +252,8 @@ class Bridge:
     def _lacks_place(self, text: str) -> None:
         options, now = self._settings.options, time.monotonic()
         why = (
-            f"Ray has no room for it after {options.start_timeout:g} s (start_timeout): {text}. Ask for fewer workers or "
-            "less for each (stoker.Ray), or add machines"
+            f"Ray has no room for it after {options.start_timeout:g} s (start_timeout): {text}. Ask for fewer workers "
+            "or less for each (stoker.Ray), or add machines"
         )
         late = [remote for remote in self._remotes.values() if remote.is_wanted and now >= remote.until]
         if late and not self._settings.local and not any(remote.is_ready for remote in self._remotes.values()):
@@ -289,18 +288,21 @@ class Bridge:
         token, kind = bytes(shown[:TOKEN]), bytes(shown[TOKEN:])
         for remote in self._remotes.values():
             if hmac.compare_digest(remote.token, token) and kind in (CONTROL, DATA):
-                remote.connected(kind == CONTROL, connection)
-                call = self._read_control if kind == CONTROL else self._read_batches
-                self._watch(connection.fileno(), lambda: call(remote))
+                self._admit(remote, kind == CONTROL, connection)
                 return
         connection.close()
+
+    def _admit(self, remote: Remote, is_control: bool, connection: socket.socket) -> None:
+        remote.connected(is_control, connection)
+        read = self._read_control if is_control else self._read_batches
+        self._watch(connection.fileno(), lambda: read(remote))
 
     def _read_control(self, remote: Remote) -> None:
         assert remote.control is not None
         if (greeting := remote.hear()) is not None and greeting.versions != versions():
             self._end_run(
                 f"worker {remote.number} on host {greeting.host} ({greeting.address}) runs "
-                f"{', '.join(greeting.versions)}, and the trainer {', '.join(versions())}: install the same on all hosts."
+                f"{', '.join(greeting.versions)}, and the trainer {', '.join(versions())}: install the same everywhere."
             )
             return
         if remote.control.ended:
@@ -342,7 +344,9 @@ class Bridge:
         if remote.is_ready and not remote.is_wanted:
             self._zygote.send(RemoteExited(remote.number, None, *remote.mark, "", True))
         elif remote.is_wanted:
-            self._zygote.send(RemoteStartFailed(remote.number, f"its host is lost ({remote.name or 'not reached yet'})"))
+            self._zygote.send(
+                RemoteStartFailed(remote.number, f"its host is lost ({remote.name or 'not reached yet'})")
+            )
 
     def _remove(self, remote: Remote) -> None:
         for channel in (remote.control, remote.data):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import numbers
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stoker.errors import MissingExtraError
 
@@ -46,7 +45,7 @@ class Ray:
     num_cpus: float = 1
     address: str = "auto"
     resources: Mapping[str, float] | None = None
-    runtime_env: Mapping[str, Any] | None = None
+    runtime_env: Mapping[str, object] | None = None
     port: int = 0
     start_timeout: float = 60.0
 
@@ -67,7 +66,7 @@ class Ray:
                 raise ValueError(f"{name} should be at least {least}, but got {name}={number}")
         for name in ("num_cpus", "start_timeout"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(f"{name} should be a number, but got {name}={value!r}")
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} should be 0 or more, but got {name}={value!r}")
@@ -88,6 +87,6 @@ class Ray:
         """Raises MissingExtraError where Ray is not installed. Does not import it."""
         if importlib.util.find_spec("ray") is None:
             raise MissingExtraError(
-                "remote=stoker.Ray(...) needs Ray, which is not installed: pip install 'stoker[ray]'. Ray has wheels for "
-                "CPython 3.10 to 3.14, and none for free-threaded builds."
+                "remote=stoker.Ray(...) needs Ray, which is not installed: pip install 'stoker[ray]'. Ray has no "
+                "wheels for free-threaded builds, nor for CPython from 3.15 on."
             )

@@ -76,7 +76,7 @@ class Placement(threading.Thread):
         self._options = options
         self._contents = np.frombuffer(pickled, np.uint8), [np.frombuffer(view, np.uint8) for view in large], modules
         self._wake = wake
-        self._orders: queue.SimpleQueue[Order | bytes | None | str] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Order | bytes | str | None] = queue.SimpleQueue()
         self._actors: dict[bytes, tuple[Any, Any]] = {}  # token → the actor, and the call that is its life
         self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self.start()
@@ -123,7 +123,7 @@ class Placement(threading.Thread):
         options = self._options
         ray.init(
             address=options.address,
-            runtime_env=options.runtime_env and dict(options.runtime_env),
+            runtime_env=None if options.runtime_env is None else dict(options.runtime_env),
             log_to_driver=True,
             logging_level=logging.ERROR,
             configure_logging=True,
@@ -138,9 +138,11 @@ class Placement(threading.Thread):
             return True
         options = self._options
         if isinstance(order, Order):
-            actor = kind.options(
-                num_cpus=options.num_cpus, resources=options.resources and dict(options.resources), scheduling_strategy="SPREAD", max_restarts=0
-            ).remote()
+            resources = None if options.resources is None else dict(options.resources)
+            placed = kind.options(
+                num_cpus=options.num_cpus, resources=resources, scheduling_strategy="SPREAD", max_restarts=0
+            )
+            actor = placed.remote()
             self._actors[order.token] = actor, actor.serve.remote(reference, order)
         elif isinstance(order, bytes):
             self._kill(order)

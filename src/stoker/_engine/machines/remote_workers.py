@@ -126,8 +126,8 @@ class RemoteWorkers:
                     self.broken = message
         if self.channel.ended and self.broken is None:
             raise RuntimeError(
-                "the bridge to the workers on other machines has ended. Ray ends it where the head node of the cluster, "
-                "or this machine's node, is gone."
+                "the bridge to the workers on other machines has ended. Ray ends it where the head node of the "
+                "cluster, or this machine's node, is gone."
             )
         return events
 
