@@ -140,9 +140,7 @@ def test_state_moves_between_local_and_remote_workers() -> None:
 def test_run_without_any_worker_ends_with_what_is_missing() -> None:
     with (
         loader(Numbered(), 0, LocalCluster(2, start_timeout=0.5, places=0)) as remote,
-        pytest.raises(
-            WorkerStartError, match=r"none of the 2 remote workers.* after 0\.5 s \(start_timeout\): 0 p"
-        ),
+        pytest.raises(WorkerStartError, match=r"none of the 2 remote workers.* after 0\.5 s \(start_timeout\): 0 p"),
     ):
         next(iter(remote))
 

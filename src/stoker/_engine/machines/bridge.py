@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import math
 import os
 import secrets
 import selectors
@@ -19,7 +20,7 @@ from typing import NamedTuple, Protocol, cast
 
 from stoker import errors
 from stoker._engine.backend import Failure
-from stoker._engine.machines.agent import ALONE, CONTROL, DATA, TOKEN, Order, versions
+from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, Order, versions
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.placement import Connected, Ended, Report, Shortage, Unreachable
 from stoker._engine.machines.remote import Remote
@@ -46,6 +47,9 @@ SILENT = 10.0
 
 ASKED_AGAIN = 5.0
 """Seconds after which a worker that is still without a place is reported again, while it waits for one."""
+
+TRIED_AGAIN = 1.0
+"""Seconds after which a worker that Ray could not start is placed again at once, and not reported."""
 
 PULSES = ALONE / 5
 """Seconds between two signs of life for the agents."""
@@ -108,6 +112,7 @@ class Bridge:
         self._selector = selectors.DefaultSelector()
         self._full: set[int] = set()
         self._pulse_at = 0.0
+        self._connects_by = time.monotonic() + settings.options.start_timeout + CONNECTING
 
     def wake(self) -> None:
         """Makes the loop look at the launcher's reports. From any thread."""
@@ -186,13 +191,15 @@ class Bridge:
     def _start(self, number: int) -> None:
         remote = self._remotes.get(number)
         if remote is None:
-            remote = self._remotes[number] = Remote(number, secrets.token_bytes(TOKEN), self._zygote, self._memory)
-            remote.until = time.monotonic() + self._settings.options.start_timeout
-            self._place(remote)
+            self._begin(number, time.monotonic() + self._settings.options.start_timeout)
         else:
-            remote.until = time.monotonic() + ASKED_AGAIN
-        remote.is_wanted = True
-        self._tell_started(remote)
+            remote.is_wanted, remote.until = True, time.monotonic() + ASKED_AGAIN
+            self._tell_started(remote)
+
+    def _begin(self, number: int, until: float) -> None:
+        remote = self._remotes[number] = Remote(number, secrets.token_bytes(TOKEN), self._zygote, self._memory)
+        remote.is_wanted, remote.until, remote.begun = True, until, time.monotonic()
+        self._place(remote)
 
     def _place(self, remote: Remote) -> None:
         if self._address is None or self._launcher is None:  # it is placed when the cluster is reached
@@ -226,15 +233,18 @@ class Bridge:
                         remote.until = time.monotonic() + self._settings.options.start_timeout
                         self._place(remote)
                 case Unreachable():
-                    self._end_run(
-                        f"the Ray cluster at address={self._settings.options.address!r} cannot be used: {report.why} A "
-                        "process that uses a cluster runs on one of its nodes: start one here with `ray start "
-                        "--address=HEAD:6379 --num-cpus=0`, or a cluster with `ray start --head`."
-                    )
+                    self._unreachable(report.why)
                 case Shortage():
                     self._lacks_place(report.text)
                 case Ended():
                     self._has_no_actor(report)
+
+    def _unreachable(self, why: str) -> None:
+        self._end_run(
+            f"the Ray cluster at address={self._settings.options.address!r} cannot be used: {why} A process that uses a "
+            "cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 --num-cpus=0`, or a "
+            "cluster with `ray start --head`."
+        )
 
     def _has_no_actor(self, report: Ended) -> None:
         remote = next((each for each in self._remotes.values() if each.token == report.token), None)
@@ -244,7 +254,9 @@ class Bridge:
             self._lost(remote)
         elif self._ever:
             self._remove(remote)
-            if remote.is_wanted:
+            if remote.is_wanted and remote.begun + TRIED_AGAIN < time.monotonic() < remote.until:
+                self._begin(remote.number, remote.until)  # Ray takes a while to notice that a node is gone
+            elif remote.is_wanted:
                 self._zygote.send(RemoteStartFailed(remote.number, report.why))
         else:
             self._end_run(f"worker {remote.number} could not be started by Ray: {report.why}")
@@ -360,6 +372,9 @@ class Bridge:
     def _look(self) -> None:
         """Notices what time brings: silence, and workers without a place."""
         now = time.monotonic()
+        if self._address is None and now > self._connects_by:
+            self._connects_by = math.inf
+            self._unreachable("it has not answered within start_timeout.")
         asks = False
         for remote in [*self._remotes.values()]:
             if remote.control is not None and now - remote.heard > SILENT:

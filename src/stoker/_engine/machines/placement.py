@@ -9,13 +9,14 @@ import contextlib
 import importlib
 import logging
 import queue
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker._engine.machines.agent import Agent, Order
+from stoker._engine.machines.agent import CONNECTING, Agent, Order
 from stoker._engine.machines.cluster import Ray
 
 LOOK = 0.25
@@ -119,8 +120,11 @@ class Placement(threading.Thread):
         self._ray.shutdown()
 
     def _connected(self) -> Any:
-        ray = importlib.import_module("ray")
         options = self._options
+        host, _, port = options.address.rpartition(":")
+        if port.isdecimal():  # Ray would try for minutes
+            socket.create_connection((host, int(port)), timeout=CONNECTING).close()
+        ray = importlib.import_module("ray")
         ray.init(
             address=options.address,
             runtime_env=None if options.runtime_env is None else dict(options.runtime_env),

@@ -51,7 +51,7 @@ class Remote:
         name: its process and host, in words.
         heard: time of its latest sign of life.
         mark: its place and activity then.
-        until: time at which it should have a place.
+        begun, until: times at which it was placed, and at which it should have started.
         is_wanted: whether the zygote waits for it to start.
         is_ready: whether it has unpickled the job.
         is_broken: whether it cannot: the run ends.
@@ -72,7 +72,7 @@ class Remote:
         self.name = ""
         self.heard = 0.0
         self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
-        self.until = 0.0
+        self.begun = self.until = 0.0
         self.is_wanted = self.is_ready = self.is_broken = False
         self.exit: RemoteExited | None = None
         self.ends_by: float | None = None
