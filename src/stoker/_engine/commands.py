@@ -63,6 +63,13 @@ class Exited(NamedTuple):
     is_lost: bool = False
 
 
+class Drains(NamedTuple):
+    """The machine of a worker is to be taken away: it gets no new unit, and leaves after those that it holds."""
+
+    worker: int
+    reason: str
+
+
 class Inspected(NamedTuple):
     """The answer to `Inspect`."""
 
@@ -83,7 +90,7 @@ class Tick(NamedTuple):
     """The moment of the last `SetTimer` has come."""
 
 
-Event = FromTrainer | Heard | Started | StartFailed | AllStarted | Exited | Inspected | Away | Tick
+Event = FromTrainer | Heard | Started | StartFailed | AllStarted | Exited | Drains | Inspected | Away | Tick
 
 # Commands
 

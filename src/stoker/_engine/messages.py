@@ -58,6 +58,7 @@ RemoteStartFailed        bridge → zygote   a worker cannot be started, now
 RemoteExited             a. → b. → zygote  the end of a worker
 Greeting                 agent → bridge    the agent's host, process and versions
 Activities               a. → b. → zygote  the mark of a worker: a sign of life too
+RemoteDrains             bridge → zygote   the machine of a worker is to be taken away
 =======================  ================  ====================================================
 
 `Happened` carries one of `Replaced`, `Stalled`, `HeldBack`, `Crowded`, `Retires`, `Stays`. Messages hold only plain
@@ -543,8 +544,11 @@ class RemoteExited(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """The first message of an agent. `versions` are those of Stoker, Python and NumPy."""
+    """The first message of an agent: the scheduler's name of its machine, the host, and the versions of Stoker, Python
+    and NumPy.
+    """
 
+    node: str
     host: str
     address: str
     pid: int
@@ -583,8 +587,19 @@ ToTrainer = (
     | Alive
     | ReportAnswer
 )
+
+
+class RemoteDrains(NamedTuple):
+    """The machine of this worker is to be taken away: it gets no new unit, for this reason."""
+
+    worker: int
+    reason: str
+
+
 ToBridge = StartRemote | ForRemote | EndRemote | InspectRemote
-FromBridge = RemoteStarted | RemoteStartFailed | FromRemote | RemoteExited | RemoteInspected | Activities | Broken
+FromBridge = (
+    RemoteDrains | RemoteStarted | RemoteStartFailed | FromRemote | RemoteExited | RemoteInspected | Activities | Broken
+)
 ToAgent = EndRemote | InspectRemote | Pulse
 FromAgent = Greeting | Activities | RemoteExited | RemoteInspected
 Message = FromTrainer | ToWorker | FromWorker | ToTrainer | ToBridge | FromBridge | FromAgent

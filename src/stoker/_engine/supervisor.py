@@ -24,6 +24,7 @@ from stoker._engine.commands import (
     CheckLocks,
     Command,
     Dismiss,
+    Drains,
     Event,
     Exited,
     Facts,
@@ -121,6 +122,7 @@ class _Worker:
         self.has_joined = False  # whether it gets units
         self.is_warm = False  # whether it has answered: its first samples may import modules and open files
         self.retires = False
+        self.drains: str | None = None  # why its machine is to be taken away
         self.stays = False  # it should retire, but no other worker could continue its stream
         self.begins_by: float | None = None  # deadline of its unpickling
         self.leaves_since: float | None = None  # time at which it was dismissed, or announced that it leaves
@@ -230,6 +232,8 @@ class Supervisor:
                     self._tell_pids()
                 case Exited():
                     self._bury(event)
+                case Drains(number, reason):
+                    self._drains(number, reason)
                 case Inspected():
                     self._inspected(event)
                 case Away():
@@ -409,23 +413,39 @@ class Supervisor:
             self._starting.add(number)
             self._out.append(Spawn(number))
 
+    def _drains(self, number: int, reason: str) -> None:
+        worker = self._there.get(number)
+        if worker is None or worker.retires or worker.drains is not None:
+            return
+        worker.drains = reason
+        if self._streams.of(number) is None:  # a stream may have to stay: its next report says so
+            self._retire(worker, number, reason)
+            self._dismiss_if_idle(worker, number)
+
+    def _retire(self, worker: _Worker, number: int, reason: str) -> None:
+        worker.retires = True
+        self._dispatch.retires(number)
+        self._out.append(Notify(Retires(number, worker.pid, reason)))
+
+    def _dismiss_if_idle(self, worker: _Worker, number: int) -> None:
+        if worker.retires and worker.leaves_since is None and not self._dispatch.assignments(number):
+            worker.leaves_since = self._now
+            self._is_due = True
+            self._out.append(Dismiss(number))
+
     def _care_for(self, worker: _Worker, number: int, report: UnitReport) -> None:
         """Checks after an answer whether the worker should retire. Its replacement starts when it has left."""
         self._recycling_policy.count_samples(number, report.samples)
         if worker.unseen >= LOOK:
             worker.unseen = 0.0
             self._recycling_policy.has(number, self._facts.own_bytes(number))
-        if not worker.retires and report.movable and (reason := self._recycling_policy.reason(number)):
-            worker.retires = True
-            self._dispatch.retires(number)
-            self._out.append(Notify(Retires(number, worker.pid, reason)))
-        if not report.movable and not worker.stays and (reason := self._recycling_policy.reason(number)):
+        reason = worker.drains or self._recycling_policy.reason(number)
+        if not worker.retires and report.movable and reason:
+            self._retire(worker, number, reason)
+        if not report.movable and not worker.stays and reason:
             worker.stays = True
             self._out.append(Notify(Stays(number, worker.pid, reason)))
-        if worker.retires and worker.leaves_since is None and not self._dispatch.assignments(number):
-            worker.leaves_since = self._now
-            self._is_due = True
-            self._out.append(Dismiss(number))
+        self._dismiss_if_idle(worker, number)
 
     # Units
 
@@ -488,7 +508,7 @@ class Supervisor:
                 number, TrimMemory()
             )  # frees memory that `malloc` keeps for the next unit: other workers need it
         worker.unseen += seconds
-        if self._recycling_policy.counts or worker.retires or worker.unseen >= LOOK:
+        if self._recycling_policy.counts or worker.retires or worker.drains or worker.unseen >= LOOK:
             self._care_for(worker, number, report)
 
     def _conclude(self, unit: int, number: int) -> None:

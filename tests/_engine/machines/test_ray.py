@@ -1,4 +1,4 @@
-"""Workers on the nodes of a real cluster of Ray, on this machine. Runs where Ray is installed (the frameworks' tests)."""
+"""Workers on the nodes of a cluster of Ray on this machine. Runs where Ray is installed (`make test-frameworks`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import stoker
 from stoker.errors import WorkerStartError
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.leaves_behind("the cluster of this module")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.leaves_behind("the cluster of this module")]
 
 SAMPLES = 60
 

@@ -101,7 +101,7 @@ class Agent:
             channel: Channel[ToAgent] = Channel(control)
             host = socket.gethostname()
             address = control.getsockname()[0]
-            channel.send(Greeting(host, address, os.getpid(), versions()))
+            channel.send(Greeting(_node(), host, address, os.getpid(), versions()))
             data = _connected(order, DATA)
             undo.callback(data.close)
             worker = _Child(contents, order, data, f"host {host} ({address})")
@@ -212,6 +212,12 @@ def _await_end_of(channel: Channel[ToAgent]) -> None:
         channel.flush()
         poll.poll(100)
         channel.receive()
+
+
+def _node() -> str:
+    """Returns Ray's name of this machine; empty outside of Ray."""
+    ray = sys.modules.get("ray")
+    return str(ray.get_runtime_context().get_node_id()) if ray is not None and ray.is_initialized() else ""
 
 
 def _connected(order: Order, kind: bytes) -> socket.socket:

@@ -22,7 +22,7 @@ from stoker import errors
 from stoker._engine.backend import Failure
 from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, Order, versions
 from stoker._engine.machines.cluster import Ray
-from stoker._engine.machines.placement import Connected, Ended, Report, Shortage, Unreachable
+from stoker._engine.machines.placement import Connected, Draining, Ended, Report, Shortage, Unreachable
 from stoker._engine.machines.remote import Remote
 from stoker._engine.messages import (
     Broken,
@@ -30,6 +30,7 @@ from stoker._engine.messages import (
     ForRemote,
     InspectRemote,
     Pulse,
+    RemoteDrains,
     RemoteExited,
     RemoteStarted,
     RemoteStartFailed,
@@ -234,6 +235,8 @@ class Bridge:
                         self._place(remote)
                 case Unreachable():
                     self._unreachable(report.why)
+                case Draining():
+                    self._drains(report.nodes)
                 case Shortage():
                     self._lacks_place(report.text)
                 case Ended():
@@ -241,10 +244,17 @@ class Bridge:
 
     def _unreachable(self, why: str) -> None:
         self._end_run(
-            f"the Ray cluster at address={self._settings.options.address!r} cannot be used: {why} A process that uses a "
-            "cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 --num-cpus=0`, or a "
-            "cluster with `ray start --head`."
+            f"the Ray cluster at address={self._settings.options.address!r} cannot be used: {why} A process that uses "
+            "a cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 --num-cpus=0`, or "
+            "a cluster with `ray start --head`."
         )
+
+    def _drains(self, nodes: frozenset[str]) -> None:
+        for remote in self._remotes.values():
+            if remote.node in nodes and remote.is_ready and not (remote.is_wanted or remote.drains):
+                remote.drains = True
+                why = f"its machine ({remote.name}) is to be taken away, and gets no new batch"
+                self._zygote.send(RemoteDrains(remote.number, why))
 
     def _has_no_actor(self, report: Ended) -> None:
         remote = next((each for each in self._remotes.values() if each.token == report.token), None)

@@ -11,6 +11,7 @@ import logging
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ from stoker._engine.machines.cluster import Ray
 
 LOOK = 0.25
 """Seconds between two looks at the actors."""
+
+BETWEEN_DRAINS = 1.0
+"""Seconds between two looks for machines that are to be taken away."""
 
 TELLING = 600
 """Characters of an error of Ray's that the user is told."""
@@ -51,7 +55,13 @@ class Shortage(NamedTuple):
     text: str
 
 
-Report = Connected | Unreachable | Ended | Shortage
+class Draining(NamedTuple):
+    """The machines, by the scheduler's name, that are to be taken away."""
+
+    nodes: frozenset[str]
+
+
+Report = Draining | Connected | Unreachable | Ended | Shortage
 
 
 class Placement(threading.Thread):
@@ -79,6 +89,7 @@ class Placement(threading.Thread):
         self._wake = wake
         self._orders: queue.SimpleQueue[Order | bytes | str | None] = queue.SimpleQueue()
         self._actors: dict[bytes, tuple[Any, Any]] = {}  # token → the actor, and the call that is its life
+        self._drains_at, self._draining = 0.0, frozenset[str]()
         self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self.start()
 
@@ -159,7 +170,20 @@ class Placement(threading.Thread):
             with contextlib.suppress(Exception):  # it has ended
                 self._ray.kill(found[0], no_restart=True)
 
+    def _look_for_drains(self) -> None:
+        """Tells of machines that are to be taken away. Ray says it in a private place, which may be gone."""
+        if (now := time.monotonic()) < self._drains_at:
+            return
+        self._drains_at = now + BETWEEN_DRAINS
+        nodes: frozenset[str] = frozenset()
+        with contextlib.suppress(Exception):
+            nodes = frozenset(self._ray._private.state.state.get_draining_nodes())
+        if nodes - self._draining:
+            self._tell(Draining(nodes))
+        self._draining = nodes
+
     def _look(self) -> None:
+        self._look_for_drains()
         calls = {call: token for token, (_, call) in self._actors.items()}
         if not calls:
             return

@@ -49,9 +49,11 @@ class Remote:
         control: the connection of its agent.
         data: its own.
         name: its process and host, in words.
+        node: the scheduler's name of its machine.
         heard: time of its latest sign of life.
         mark: its place and activity then.
         begun, until: times at which it was placed, and at which it should have started.
+        drains: whether the zygote knows that its machine is to be taken away.
         is_wanted: whether the zygote waits for it to start.
         is_ready: whether it has unpickled the job.
         is_broken: whether it cannot: the run ends.
@@ -69,7 +71,8 @@ class Remote:
         self.number, self.token = number, token
         self.control: Channel[FromAgent] | None = None
         self.data: BatchLink | None = None
-        self.name = ""
+        self.name = self.node = ""
+        self.drains = False
         self.heard = 0.0
         self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
         self.begun = self.until = 0.0
@@ -105,7 +108,7 @@ class Remote:
             self.heard = time.monotonic()
             match message:
                 case Greeting():
-                    greeting = message
+                    greeting, self.node = message, message.node
                     self.name = f"pid {message.pid} on host {message.host} ({message.address})"
                 case Activities():
                     if (message.place, message.activity) != self.mark:

@@ -8,6 +8,7 @@ from stoker._engine.activity import IDLE, Position
 from stoker._engine.commands import (
     Command,
     Dismiss,
+    Drains,
     Event,
     Exited,
     Heard,
@@ -29,6 +30,7 @@ from stoker._engine.messages import (
     FromWorker,
     InspectRemote,
     Leave,
+    RemoteDrains,
     RemoteExited,
     RemoteInspected,
     RemoteStarted,
@@ -120,6 +122,8 @@ class RemoteWorkers:
                 case RemoteExited(worker, code, place, activity, stack, is_lost):
                     self._inspections.pop(worker, None)
                     events.append(Exited(worker, code, Position.of(place, activity), stack, is_lost))
+                case RemoteDrains(worker, reason):
+                    events.append(Drains(worker, reason))
                 case RemoteInspected():
                     events += self._inspected(message)
                 case Broken():

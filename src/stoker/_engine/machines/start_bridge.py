@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+
 from stoker._engine.backends import Parts
 from stoker._engine.fork.fresh_interpreter import start
 from stoker._engine.machines.bridge import BridgeSettings
@@ -23,6 +26,9 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
     Raises:
         CannotSendError: some part cannot be pickled: named by its path, before anything is started.
     """
+    ray = sys.modules.get("ray")
+    if cluster.address == "auto" and ray is not None and ray.is_initialized():  # the one that this program uses
+        cluster = dataclasses.replace(cluster, address=ray.get_runtime_context().gcs_address)
     try:
         return start(
             "stoker._engine.machines.bridge:run", parts, [end, *arena], BridgeSettings(cluster, local), by_value=True
