@@ -75,6 +75,16 @@ def test_death_on_a_machine_that_lives_counts() -> None:
     assert last.end.pid == ELSEWHERE
 
 
+def test_remote_worker_begins_while_memory_here_is_short() -> None:
+    made = machine(local=2, growth=64 << 20)
+    made.left = 1 << 20
+    made.submit([0, 1])
+    assert [unit.unit for unit in made.sent(2)] == [0] and not made.sent(0) and not made.sent(1)
+    made.done(2, 0)
+    assert [sent.unit for sent in made.sent(2) if isinstance(sent, messages.Unit)] == [0, 1]
+    assert not [delivery for delivery in made.of(messages.Delivery) if delivery.kind == "error"]
+
+
 def test_drained_worker_finishes_its_unit_and_gets_no_other() -> None:
     made = machine(local=0, remote=2)
     made.submit([0, 1])

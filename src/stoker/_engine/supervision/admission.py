@@ -85,8 +85,6 @@ class Admission:
 
     def admits(self, worker: int, unit: int) -> bool:
         """Whether an idle worker may begin this unit."""
-        if not self._memory.is_here(worker):
-            return True  # it takes a slot when its batch is there, and waits for one
         busy = self._dispatch.busy
         if unit <= self._dispatch.outstanding[0] and all(map(self._slots.waits, busy)):
             # Busy workers wait for this unit to have memory first. Without any, all the memory is for this unit
@@ -97,14 +95,14 @@ class Admission:
         if left >= (UNKNOWN * everybody if growth is None else AMPLE * (growth * everybody + slots)):
             self._ample_until = self._clock() + LOOK_AGAIN
         if growth is None:  # until a worker has shown its need
-            here = [other for other in busy if self._memory.is_here(other)]
+            here = set(filter(self._memory.is_here, busy))
             return left >= UNKNOWN * (len(here) + 1) or self._seem_small(here)
         if left >= self._slots.spoken_for() + self._memory.to_begin(worker) + slots:
             return True
         self.refused = there
         return False
 
-    def _seem_small(self, busy: list[int]) -> bool:
+    def _seem_small(self, busy: set[int]) -> bool:
         """Whether the busy workers began at least `PATIENCE` seconds ago, and have taken little."""
         now = self._clock()
         if self._unknown_since is None:
@@ -123,6 +121,9 @@ class Admission:
         there, left = self._left()
         if wanted <= left:
             return True
+        if not all(map(self._memory.is_here, self._dispatch.alive)):  # a worker of another machine will make it
+            self.refused = there
+            return False
         took = "and a worker took this much for the samples of its last batch and their collation"
         why = reserve.refusal(wanted, there, f"{reserve.kept_in_words(there)}, {took}")
         self.starved = Refused(unit, worker, why)
