@@ -15,6 +15,7 @@ import secrets
 import selectors
 import socket
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
@@ -144,6 +145,7 @@ class Bridge:
         for remote in self._remotes.values():
             remote.close()
         self._listener.close()
+        self._zygote.close()
         if self._launcher is not None:
             self._launcher.close(LEAVING)
         self._selector.close()
@@ -319,8 +321,13 @@ class Bridge:
         read = self._read_control if is_control else self._read_batches
         self._watch(connection.fileno(), lambda: read(remote))
 
+    def _has(self, remote: Remote) -> bool:
+        """Whether this is still the worker of its number: it may have been removed since the loop woke."""
+        return self._remotes.get(remote.number) is remote
+
     def _read_control(self, remote: Remote) -> None:
-        assert remote.control is not None
+        if remote.control is None or not self._has(remote):
+            return
         if (greeting := remote.hear()) is not None and greeting.versions != versions():
             self._end_run(
                 f"worker {remote.number} on host {greeting.host} ({greeting.address}) runs "
@@ -335,7 +342,7 @@ class Bridge:
         self._conclude(remote)
 
     def _read_batches(self, remote: Remote) -> None:
-        if remote.data is None:
+        if remote.data is None or not self._has(remote):
             return
         remote.read()
         self._tell_started(remote)
@@ -423,5 +430,7 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     try:
         bridge.run()
         bridge.close()
+    except BaseException:
+        traceback.print_exc()  # the zygote ends as well, and another takes its place
     finally:
         os._exit(0)
