@@ -177,7 +177,7 @@ class OnlyHere:
         raise FileNotFoundError(2, "No such file or directory", "/data/only/here")
 
 
-def test_dataset_that_does_not_unpickle_there_names_host_and_path() -> None:
+def test_dataset_that_does_not_unpickle_names_host_and_path() -> None:
     with loader(OnlyHere(), 0, LocalCluster(1)) as remote, pytest.raises(WorkerStartError) as caught:
         next(iter(remote))
     assert "on host" in str(caught.value) and "/data/only/here" in str(caught.value)

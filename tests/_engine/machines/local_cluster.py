@@ -16,7 +16,7 @@ import numpy as np
 
 from stoker import Ray
 from stoker._engine.machines import bridge
-from stoker._engine.machines.agent import Agent, Contents, Order
+from stoker._engine.machines.agent import Agent, AgentOrder, Contents
 from stoker._engine.machines.placement import Connected, Ended, Report, Shortage
 
 HERE = "127.0.0.1"
@@ -37,7 +37,7 @@ class LocalCluster(Ray):
     def check_installed(self) -> None:
         """It needs no Ray."""
 
-    def _launcher(self, pickled: bytes, large: list[memoryview], modules: list[str], wake: Callable[[], None]) -> Any:
+    def launcher(self, pickled: bytes, large: list[memoryview], modules: list[str], wake: Callable[[], None]) -> Any:
         bridge.SILENT = self.silent
         arrays: list[object] = [np.frombuffer(view, np.uint8) for view in large]
         return _Processes(self.places, (np.frombuffer(pickled, np.uint8), arrays, modules), wake)
@@ -53,7 +53,7 @@ class _Processes:
         self._context = multiprocessing.get_context("spawn")
         wake()
 
-    def place(self, order: Order) -> None:
+    def place(self, order: AgentOrder) -> None:
         if len(self._agents) >= self._places:
             return
         agent = self._context.Process(target=_serve, args=(self._contents, order))
@@ -85,7 +85,7 @@ class _Processes:
         self._wake()
 
 
-def _serve(contents: Contents, order: Order) -> None:
+def _serve(contents: Contents, order: AgentOrder) -> None:
     os.setpgid(0, 0)  # agent and worker are one host, to be stopped and killed together
     Agent().serve(contents, order)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from stoker._engine.machines import bridge as bridges
-from stoker._engine.machines.agent import CONTROL, DATA, Order, versions
+from stoker._engine.machines.agent import CONTROL, DATA, AgentOrder, versions
 from stoker._engine.machines.bridge import Bridge, BridgeSettings
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.placement import Connected, Draining, Ended, Report, Shortage, Unreachable
@@ -43,7 +43,7 @@ class Played:
         self.bridge = Bridge(
             Channel(theirs), self.files, BridgeSettings(Ray(1, start_timeout=start_timeout), local), {}
         )
-        self.orders: list[Order] = []
+        self.orders: list[AgentOrder] = []
         self.ended: list[bytes] = []
         self._reports: list[Report] = []
         self._heard: list[Message] = []
@@ -52,7 +52,7 @@ class Played:
         self._thread = threading.Thread(target=self.bridge.run)
         self._thread.start()
 
-    def place(self, order: Order) -> None:
+    def place(self, order: AgentOrder) -> None:
         self.orders.append(order)
 
     def end(self, token: bytes) -> None:
@@ -89,7 +89,7 @@ class Played:
         self._heard.remove(message)
         return message
 
-    def start(self, number: int) -> Order:
+    def start(self, number: int) -> AgentOrder:
         self.zygote.send(StartRemote(number))
         count = len(self.orders)
         self.report(Connected("127.0.0.1"))
@@ -108,13 +108,13 @@ class Played:
 class Agent:
     """The two connections of a worker, closed with the bridge."""
 
-    def __init__(self, played: Played, order: Order, told: tuple[str, ...] | None = None, node: str = "n") -> None:
+    def __init__(self, played: Played, order: AgentOrder, told: tuple[str, ...] | None = None, node: str = "n") -> None:
         played.agents.append(self)
         self.control: Channel[Message] = Channel(self._connect(order, CONTROL))
         self.control.send(Greeting(node, "b", "10.0.0.2", 7, versions() if told is None else told))
         self.data: Channel[Message] = Channel(self._connect(order, DATA))
 
-    def _connect(self, order: Order, kind: bytes) -> socket.socket:
+    def _connect(self, order: AgentOrder, kind: bytes) -> socket.socket:
         connection = socket.create_connection(order.bridge)
         connection.sendall(order.token + kind)
         return connection
@@ -138,7 +138,7 @@ def ready(played: Played, number: int = 0) -> Agent:
     return agent
 
 
-def test_worker_starts_when_it_has_unpickled_and_is_lost_with_its_agent(played: Played) -> None:
+def test_worker_starts_unpickled_and_is_lost_with_its_agent(played: Played) -> None:
     agent = ready(played)
     agent.control.send(Activities(0, 5, 0, 0))
     assert played.hears(Activities) == Activities(0, 5, 0, 0)
@@ -201,7 +201,7 @@ def test_missing_room_ends_a_run_without_workers() -> None:
     played.close_all()
 
 
-def test_missing_room_is_reported_beside_local_workers_and_the_worker_may_come() -> None:
+def test_missing_room_is_reported_and_the_worker_may_come() -> None:
     played = Played(local=1, start_timeout=0.0)
     order = played.start(0)
     failed = played.hears(RemoteStartFailed)

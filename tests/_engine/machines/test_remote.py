@@ -93,7 +93,7 @@ def test_slot_is_asked_for_where_the_offered_one_is_small(ends: Ends) -> None:
     assert MEMORY[32:40] == b"abcdefgh"
 
 
-def test_batch_without_memory_is_an_error_and_the_next_one_is_read(ends: Ends) -> None:
+def test_batch_without_memory_is_an_error_and_the_next_is_read(ends: Ends) -> None:
     ends.answers(8, b"abcd")
     ends.heard()
     ends.remote.pass_on(packed(SlotGiven(1, "a batch needs more than there is")))

@@ -52,7 +52,7 @@ def test_pids_are_those_of_this_machine() -> None:
     assert made.of(messages.WorkerPids)[-1].pids == [100, 101]
 
 
-def test_lost_machine_costs_no_restart_until_one_unit_has_lost_three() -> None:
+def test_lost_machine_counts_from_the_third_of_a_unit_on() -> None:
     made = machine(local=0, max_restarts=1)
     made.submit([0])
     for _ in range(2):

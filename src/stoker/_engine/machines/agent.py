@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from importlib import metadata
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ Contents = tuple[Array, list[Array], list[str]]
 """The parts as arrays of bytes: their pickle, and their large buffers; and the modules that they need."""
 
 
-class Order(NamedTuple):
+class AgentOrder(NamedTuple):
     """What an agent is told.
 
     Attributes:
@@ -80,16 +81,14 @@ class Order(NamedTuple):
 
 def versions() -> tuple[str, ...]:
     """Returns what must be the same at both ends, in words."""
-    import stoker
-
     python = f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}"
-    return f"Stoker {stoker.__version__}", f"Python {python}", f"NumPy {np.__version__.split('.')[0]}"
+    return f"Stoker {metadata.version('stoker')}", f"Python {python}", f"NumPy {np.__version__.split('.')[0]}"
 
 
 class Agent:
     """The class of the actors. It has no state: each call of `serve` is the life of one worker."""
 
-    def serve(self, contents: Contents, order: Order) -> None:
+    def serve(self, contents: Contents, order: AgentOrder) -> None:
         """Starts the worker; returns when it has ended.
 
         Raises:
@@ -119,7 +118,7 @@ class _Child:
 
     status: int | None = None
 
-    def __init__(self, contents: Contents, order: Order, data: socket.socket, place: str) -> None:
+    def __init__(self, contents: Contents, order: AgentOrder, data: socket.socket, place: str) -> None:
         pickled, large, modules = contents
         self._stacks = Stacks(1)
         self._marked = segments.create()
@@ -220,7 +219,7 @@ def _node() -> str:
     return str(ray.get_runtime_context().get_node_id()) if ray is not None and ray.is_initialized() else ""
 
 
-def _connected(order: Order, kind: bytes) -> socket.socket:
+def _connected(order: AgentOrder, kind: bytes) -> socket.socket:
     host, port = order.bridge
     try:
         connection = socket.create_connection((host, port), timeout=CONNECTING)
@@ -235,7 +234,7 @@ def _connected(order: Order, kind: bytes) -> socket.socket:
     return connection
 
 
-def _preparation(order: Order) -> dict[str, object]:
+def _preparation(order: AgentOrder) -> dict[str, object]:
     """Returns the preparation of the worker: modules are found as here, then where the trainer found them."""
     theirs = order.preparation
     paths: Sequence[object] = theirs["sys_path"]  # type: ignore[assignment]

@@ -21,9 +21,9 @@ from typing import NamedTuple, Protocol, cast
 
 from stoker import errors
 from stoker._engine.backend import Failure
-from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, Order, versions
+from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, AgentOrder, versions
 from stoker._engine.machines.cluster import Ray
-from stoker._engine.machines.placement import Connected, Draining, Ended, Report, Shortage, Unreachable
+from stoker._engine.machines.placement import Connected, Draining, Ended, Placement, Report, Shortage, Unreachable
 from stoker._engine.machines.remote import Remote
 from stoker._engine.messages import (
     Broken,
@@ -74,7 +74,7 @@ class BridgeSettings(NamedTuple):
 class Launcher(Protocol):
     """What the bridge needs of a scheduler (`Placement`)."""
 
-    def place(self, order: Order) -> None: ...
+    def place(self, order: AgentOrder) -> None: ...
 
     def end(self, token: bytes) -> None: ...
 
@@ -209,7 +209,7 @@ class Bridge:
             return
         port = self._listener.getsockname()[1]
         keeps = "working_dir" in (self._settings.options.runtime_env or {})
-        self._launcher.place(Order(remote.number, (self._address, port), remote.token, self._preparation, keeps))
+        self._launcher.place(AgentOrder(remote.number, (self._address, port), remote.token, self._preparation, keeps))
 
     def _tell_started(self, remote: Remote) -> None:
         if remote.is_wanted and remote.is_ready:
@@ -425,7 +425,10 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     preparation = {name: value for name, value in parcel.preparation.items() if name != "authkey"}  # it stays here
     bridge = Bridge(channel, ArenaFiles(files), settings, preparation)
     pickled, large = parcel.contents()
-    bridge.use(settings.options._launcher(pickled, large, parcel.modules, bridge.wake))
+    sent = pickled, large, parcel.modules, bridge.wake
+    played = settings.options.launcher
+    bridge.use(Placement(settings.options, *sent) if played is None else cast("Launcher", played(*sent)))
+    del sent
     del pickled, large
     try:
         bridge.run()

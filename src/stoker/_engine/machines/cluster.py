@@ -7,12 +7,9 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from stoker.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from stoker._engine.machines.bridge import Launcher
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,9 @@ class Ray:
     port: int = 0
     start_timeout: float = 60.0
 
+    # A test places agents without Ray
+    launcher: ClassVar[Callable[[bytes, list[memoryview], list[str], Callable[[], None]], object] | None] = None
+
     def __post_init__(self) -> None:
         if not isinstance(self.address, str) or not self.address:
             raise TypeError(f'address should be "auto" or HOST:PORT, but got address={self.address!r}')
@@ -74,14 +74,6 @@ class Ray:
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
                 raise TypeError(f"{name} should be a mapping or None, but got {name}={value!r}")
-
-    def _launcher(
-        self, pickled: bytes, large: list[memoryview], modules: list[str], wake: Callable[[], None]
-    ) -> Launcher:
-        """Returns who places agents, in the bridge."""
-        from stoker._engine.machines.placement import Placement
-
-        return Placement(self, pickled, large, modules, wake)
 
     def check_installed(self) -> None:
         """Raises MissingExtraError where Ray is not installed. Does not import it."""

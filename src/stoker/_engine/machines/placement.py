@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker._engine.machines.agent import CONNECTING, Agent, Order
+from stoker._engine.machines.agent import CONNECTING, Agent, AgentOrder
 from stoker._engine.machines.cluster import Ray
 
 LOOK = 0.25
@@ -87,13 +87,13 @@ class Placement(threading.Thread):
         self._options = options
         self._contents = np.frombuffer(pickled, np.uint8), [np.frombuffer(view, np.uint8) for view in large], modules
         self._wake = wake
-        self._orders: queue.SimpleQueue[Order | bytes | str | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[AgentOrder | bytes | str | None] = queue.SimpleQueue()
         self._actors: dict[bytes, tuple[Any, Any]] = {}  # token → the actor, and the call that is its life
         self._drains_at, self._draining = 0.0, frozenset[str]()
         self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self.start()
 
-    def place(self, order: Order) -> None:
+    def place(self, order: AgentOrder) -> None:
         """Starts an agent on a machine that has room for it."""
         self._orders.put(order)
 
@@ -152,7 +152,7 @@ class Placement(threading.Thread):
         except queue.Empty:
             return True
         options = self._options
-        if isinstance(order, Order):
+        if isinstance(order, AgentOrder):
             resources = None if options.resources is None else dict(options.resources)
             placed = kind.options(
                 num_cpus=options.num_cpus, resources=resources, scheduling_strategy="SPREAD", max_restarts=0

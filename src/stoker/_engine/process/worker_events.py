@@ -1,5 +1,5 @@
 """The death or stall of a worker: its consequence for the units, and the errors and events that describe it to the
-user.
+user. The file is long because what a death proves and what is said of it are decided together.
 """
 
 from __future__ import annotations
