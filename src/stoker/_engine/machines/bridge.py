@@ -85,6 +85,10 @@ class Launcher(Protocol):
     def drained(self) -> Sequence[Report]: ...
 
 
+Play = Callable[[bytes, list[memoryview], list[str], Callable[[], None]], Launcher]
+"""Makes the launcher of a test."""
+
+
 class Bridge:
     """The loop of the bridge: one thread.
 
@@ -425,10 +429,11 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     preparation = {name: value for name, value in parcel.preparation.items() if name != "authkey"}  # it stays here
     bridge = Bridge(channel, ArenaFiles(files), settings, preparation)
     pickled, large = parcel.contents()
-    sent = pickled, large, parcel.modules, bridge.wake
-    played = settings.options.launcher
-    bridge.use(Placement(settings.options, *sent) if played is None else cast("Launcher", played(*sent)))
-    del sent
+    options, modules, played = settings.options, parcel.modules, settings.options.launcher
+    if played is None:
+        bridge.use(Placement(options, pickled, large, modules, bridge.wake))
+    else:
+        bridge.use(cast("Play", played)(pickled, large, modules, bridge.wake))
     del pickled, large
     try:
         bridge.run()
