@@ -11,6 +11,7 @@ place, so that all consequences of an event can be read together: that is why it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
@@ -23,6 +24,7 @@ from stoker._engine.commands import (
     CheckLocks,
     Command,
     Dismiss,
+    Drains,
     Event,
     Exited,
     Facts,
@@ -113,13 +115,14 @@ LEAST = 10.0
 class _Worker:
     """One worker that has been started."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int | str) -> None:
         self.pid = pid
         self.unseen = LOOK  # seconds of work since its memory was last read
         self.asked = 0  # number of its latest request for a slot
         self.has_joined = False  # whether it gets units
         self.is_warm = False  # whether it has answered: its first samples may import modules and open files
         self.retires = False
+        self.drains: str | None = None  # why its machine is to be taken away
         self.stays = False  # it should retire, but no other worker could continue its stream
         self.stall: tuple[Stall, str] | None = None  # the stall for which it was ended, and its stack then
 
@@ -154,8 +157,9 @@ class Supervisor:
         self._now = 0.0
         self._out: list[Command] = []
         self._split_policy = SplitPolicy(workers, rules.row_seconds, rules.dearer)
-        self._dispatch = Dispatch(workers, self._split_policy, rules.units_at_once)
-        self._memory = WorkerMemory(facts.own_bytes, rules.growth)
+        self._dispatch = Dispatch(workers, self._split_policy, rules.units_at_once, rules.remote)
+        self._local = workers - rules.remote if rules.remote else sys.maxsize  # workers from here on are remote
+        self._memory = WorkerMemory(facts.own_bytes, rules.growth, self._local)
         self._slots = SlotAllocator(arena, self._dispatch, board, self._memory)
         self._admission = Admission(self._dispatch, self._slots, self._memory, facts.available, lambda: self._now)
         self._split_units = SplitUnits(self._split_policy, self._dispatch, self._slots)
@@ -167,7 +171,7 @@ class Supervisor:
         self._there: dict[int, _Worker] = {}
         self._unpickling: dict[int, float] = {}  # worker that unpickles the job → its deadline; the next one first
         self._leaving: dict[int, float] = {}  # worker → when it was dismissed, or announced that it leaves
-        self._due: dict[int, float] = {}  # number of an absent worker → when it is started
+        self._due = dict.fromkeys(range(self._local, workers), 0.0)  # number of an absent worker → when it is started
         self._starting: set[int] = set()  # the absent workers that have a command to start
         self._held_back: set[int] = set()  # the absent workers that, as the trainer knows, cannot be started
         self._alone_since: float | None = None  # since when no worker can continue, and none can be started
@@ -229,6 +233,8 @@ class Supervisor:
                     self._tell_pids()
                 case Exited():
                     self._bury(event)
+                case Drains(number, reason):
+                    self._drains(number, reason)
                 case Inspected():
                     self._inspected(event)
                 case Away():
@@ -265,7 +271,8 @@ class Supervisor:
         self._out.append(Send(worker, message))
 
     def _tell_pids(self) -> None:
-        self._out.append(Tell(WorkerPids([worker.pid for worker in self._there.values()])))
+        pids = [worker.pid for worker in self._there.values()]
+        self._out.append(Tell(WorkerPids([pid for pid in pids if isinstance(pid, int)])))
 
     # Births and deaths
 
@@ -273,7 +280,7 @@ class Supervisor:
         """Returns the bytes of private memory by which each worker may grow."""
         budget = self._rules.memory_budget
         growth = available * rules.SHARE if budget is None else budget // 2
-        return int(growth / max(1, self._workers))
+        return int(growth / max(1, self._workers - self._rules.remote))
 
     def _grow(self, workers: int) -> None:
         """Raises the number of workers. The new workers start like replacements, but one at a time, and a failure to
@@ -293,12 +300,14 @@ class Supervisor:
             self._due.pop(number, None)
             self._held_back.discard(number)
             self._tell_pids()
-        if self._unpickles:
+        unpickles = self._unpickles and number < self._local  # a remote worker has done it
+        if unpickles:
             self._unpickling[number] = self._now + OPENED
             self._is_due = True
         else:
             self._alone_since = None
-        if not self._unpickles or (
+            self._ever_began = True
+        if not unpickles or (
             self._ahead and not self._ever_began
         ):  # otherwise other workers can take its units at once
             self._join(number)
@@ -361,7 +370,7 @@ class Supervisor:
 
     def _bury(self, event: Exited) -> None:
         """Handles the end of a worker: frees its slots, and queues its units again unless the run ends."""
-        number, code, position, stack = event
+        number, code, position, stack, is_lost = event
         self._troubled = self._is_due = True
         worker, now = self._there.pop(number), self._now
         was_unpickling = self._unpickling.pop(number, None) is not None
@@ -378,8 +387,9 @@ class Supervisor:
             units = []
             self._stalls.answered(unpickling(number))
         unit = units[0] if units else None
-        verdict = self._blame.died(WorkerDeath(units, position, worker.pid, code, stack, worker.stall), now)
-        end = WorkerExit(number, worker.pid, code, unit, position, stack)
+        death = WorkerDeath(units, position, worker.pid, code, stack, worker.stall, is_lost)
+        verdict = self._blame.died(death, now)
+        end = WorkerExit(number, worker.pid, code, unit, position, stack, is_lost=is_lost)
         if verdict.pause is None or (
             not self._ever_began and ends_itself(code)
         ):  # the others unpickle the same job and would end as well
@@ -406,23 +416,39 @@ class Supervisor:
             self._starting.add(number)
             self._out.append(Spawn(number))
 
+    def _drains(self, number: int, reason: str) -> None:
+        worker = self._there.get(number)
+        if worker is None or worker.retires or worker.drains is not None:
+            return
+        worker.drains = reason
+        if self._streams.of(number) is None:  # a stream may have to stay: its next report says so
+            self._retire(worker, number, reason)
+            self._dismiss_if_idle(worker, number)
+
+    def _retire(self, worker: _Worker, number: int, reason: str) -> None:
+        worker.retires = True
+        self._dispatch.retires(number)
+        self._out.append(Notify(Retires(number, worker.pid, reason)))
+
+    def _dismiss_if_idle(self, worker: _Worker, number: int) -> None:
+        if worker.retires and number not in self._leaving and not self._dispatch.assignments(number):
+            self._leaving[number] = self._now
+            self._is_due = True
+            self._out.append(Dismiss(number))
+
     def _care_for(self, worker: _Worker, number: int, report: UnitReport) -> None:
         """Checks after an answer whether the worker should retire. Its replacement starts when it has left."""
         self._recycling_policy.count_samples(number, report.samples)
         if worker.unseen >= LOOK:
             worker.unseen = 0.0
             self._recycling_policy.has(number, self._facts.own_bytes(number))
-        if not worker.retires and report.movable and (reason := self._recycling_policy.reason(number)):
-            worker.retires = True
-            self._dispatch.retires(number)
-            self._out.append(Notify(Retires(number, worker.pid, reason)))
-        if not report.movable and not worker.stays and (reason := self._recycling_policy.reason(number)):
+        reason = worker.drains or self._recycling_policy.reason(number)
+        if not worker.retires and report.movable and reason:
+            self._retire(worker, number, reason)
+        if not report.movable and not worker.stays and reason:
             worker.stays = True
             self._out.append(Notify(Stays(number, worker.pid, reason)))
-        if worker.retires and number not in self._leaving and not self._dispatch.assignments(number):
-            self._leaving[number] = self._now
-            self._is_due = True
-            self._out.append(Dismiss(number))
+        self._dismiss_if_idle(worker, number)
 
     # Units
 
@@ -485,7 +511,7 @@ class Supervisor:
                 number, TrimMemory()
             )  # frees memory that `malloc` keeps for the next unit: other workers need it
         worker.unseen += seconds
-        if self._recycling_policy.counts or worker.retires or worker.unseen >= LOOK:
+        if self._recycling_policy.counts or worker.retires or worker.drains or worker.unseen >= LOOK:
             self._care_for(worker, number, report)
 
     def _conclude(self, unit: int, number: int) -> None:

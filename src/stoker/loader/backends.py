@@ -65,7 +65,7 @@ def new_backend(options: LoaderOptions, record: LoaderRecord, dispatcher: EventD
         from stoker._engine.spawn.trainer import SpawnBackend  # only on platforms without fork
 
         return SpawnBackend(parts, assemble, workers, rules, dispatcher)
-    backend = ProcessBackend(parts, assemble, workers, birth, rules, dispatcher)
+    backend = ProcessBackend(parts, assemble, workers, birth, rules, dispatcher, options.remote)
     heap.tell(options, record)  # while the zygote starts
     return backend
 
@@ -105,4 +105,5 @@ def _rules(options: LoaderOptions, record: LoaderRecord) -> Rules:
         dearer=record.ledger.dearer,
         mark_heap=heap.is_marked(options, record.ledger),
         units_at_once=options.units_at_once,
+        remote=record.remote_workers,
     )

@@ -133,7 +133,11 @@ def _workers(options: LoaderOptions, ledger: Ledger) -> str:
         kind = f"clean interpreters, each of which unpickles the dataset{_rebuilt(options, ledger)}"
     elif not birth.forked:
         kind = "clean interpreters, for which the dataset is unpickled once (its class declares unpickle_once)"
-    return f"{options.num_workers} processes, {kind} ({birth.why}){lives}{bound}"
+    remote = options.remote
+    if remote is not None:
+        bound = f"; {remote.num_workers} on other machines, placed by Ray (address={remote.address!r}){bound}"
+    number = options.num_workers - (0 if remote is None else remote.num_workers)
+    return f"{number} processes, {kind} ({birth.why}){lives}{bound}"
 
 
 def _rebuilt(options: LoaderOptions, ledger: Ledger) -> str:

@@ -73,6 +73,7 @@ class Worker(ABC):
 
     def __init__(self, number: int, arena: ArenaFiles, mark: Mark | None = None) -> None:
         self._number = number
+        self._where = f"in DataLoader worker process {number}"
         self._mark: Mark = [*NEW_MARK] if mark is None else mark
         self._writer = SlotWriter(arena, self._ask)
         self._inbox: list[Unit | SlotGiven] = []
@@ -112,7 +113,7 @@ class Worker(ABC):
         try:
             job_factory = source.job_factory()
         except Exception as error:
-            self.send(Broken(dumps(Failure.of(error, f"in DataLoader worker process {self._number}"))))
+            self.send(Broken(dumps(Failure.of(error, self._where))))
             raise process_setup.Leaving(1) from None
         self._mark[ACTIVITY] = Activity.IDLE
         end_duties.begin()
@@ -123,7 +124,7 @@ class Worker(ABC):
 
     def run(self, job_factory: JobFactory) -> None:
         """Works until its peer has ended."""
-        where = f"in DataLoader worker process {self._number}"
+        where = self._where
         job: Job | None = None
         init_failure: Failure | None = None
         try:
@@ -157,6 +158,10 @@ class Worker(ABC):
             if job is not None:
                 job.close()
 
+    def _failure(self, error: Exception, where: str) -> Failure:
+        """Returns the description of an error of a unit."""
+        return Failure.of(error, where)
+
     def _do(
         self, job: Job, blob: bytes, start: float, where: str, known: KnownFaults, made_parts: Sequence[MadePart]
     ) -> None:
@@ -176,7 +181,7 @@ class Worker(ABC):
         except NothingLeft:
             return "empty", b""
         except Exception as error:
-            return "error", dumps(Failure.of(error, located(where, job.failed_index())))
+            return "error", dumps(self._failure(error, located(where, job.failed_index())))
 
     def _from_others(self, parts: Sequence[MadePart]) -> list[MadeRows]:
         """Returns the samples that other workers have made of the unit, out of its slot: that may be given away when
@@ -214,7 +219,7 @@ class Worker(ABC):
             parts = math.ceil(count / (rows[1] - rows[0]))
             return "short" if self._is_short else "misfit", (error.for_good, self._handed_over(job, parts))
         except Exception as error:
-            return "error", dumps(Failure.of(error, located(where, job.failed_index())))
+            return "error", dumps(self._failure(error, located(where, job.failed_index())))
 
     def _handed_over(self, job: Job, parts: int = 0) -> bytes | None:
         """Returns the form of the samples of a part that is written; else its samples, pickled, where memory holds

@@ -20,6 +20,7 @@ import numpy as np
 from stoker._core import mistakes, nominal
 from stoker._core.exceptions import users_level
 from stoker._engine.backends import KINDS, Kind
+from stoker._engine.machines.cluster import Ray
 from stoker.datasets.awaited import is_awaited
 from stoker.device.fields import Placement
 from stoker.errors import MissingExtraError, StokerWarning
@@ -113,6 +114,19 @@ def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persiste
         )
     if persistent_workers and num_workers == 0:
         raise ValueError("persistent_workers option needs num_workers > 0")
+
+
+def check_remote(remote: Any, worker_method: str) -> None:
+    """Refuses workers on other machines where they cannot be had."""
+    if remote is None:
+        return
+    if not isinstance(remote, Ray):
+        raise TypeError(f"remote should be stoker.Ray(num_workers=...) or None, but got remote={remote!r}")
+    if KINDS[worker_method].capabilities.are_threads:
+        raise ValueError("remote=stoker.Ray(...) needs process workers: leave out worker_method='thread'.")
+    if not hasattr(os, "fork"):
+        raise ValueError(f"remote=stoker.Ray(...) needs a system with fork, and {sys.platform} has none.")
+    remote.check_installed()
 
 
 def check_threads(threads: Any, num_workers: int, worker_method: str, iterable: bool) -> int:

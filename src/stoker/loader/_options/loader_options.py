@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 from stoker._core import nominal
 from stoker._engine.backend import Capabilities
 from stoker._engine.backends import KINDS, kind_of
+from stoker._engine.machines.cluster import Ray
 from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.datasets import base
@@ -34,6 +35,8 @@ Method = Literal["serial", "thread", "process"]
 @dataclass(frozen=True, eq=False)
 class LoaderOptions:
     """The arguments of a `DataLoader`, under their names, and values derived from them. Immutable.
+
+    `num_workers` counts the workers on other machines (`remote`) too; those of this machine come first.
 
     Attributes:
         is_stream: whether the dataset is iterated over, and not indexed.
@@ -91,6 +94,7 @@ class LoaderOptions:
     device: Any = None
     prefetch_to_device: int = 1
     device_buffers: int | None = None
+    remote: Ray | None = None
     # Derived
     is_stream: bool = False
     auto_collation: bool = False
@@ -155,6 +159,7 @@ STOKERS = (
     *("max_error_rate", "quarantine"),
     *("stall_warning", "stall_action", "memory_budget", "max_samples_per_worker", "share_heap", "on_event"),
     *("device", "prefetch_to_device", "device_buffers"),
+    "remote",
 )
 """Options that torch's loader does not have."""
 
@@ -163,7 +168,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     """Returns the options of a new loader, without its samplers and its default `collate_fn`.
 
     Args:
-        args: the arguments by name. `num_workers` is a number by now.
+        args: the arguments by name. `num_workers` is a number by now, with the workers on other machines.
 
     Raises:
         ValueError, TypeError, AssertionError, MissingExtraError: contradictory or impossible arguments, as torch words
@@ -174,6 +179,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     method = args["worker_method"]
     argument_checks.check_choice("worker_method", method, argument_checks.METHODS)
     argument_checks.check_workers(number, args["timeout"], args["prefetch_factor"], args["persistent_workers"])
+    argument_checks.check_remote(args["remote"], method)
     threads = argument_checks.check_threads(args["threads_per_worker"], number, method, is_stream)
     output = args["output"]
     if output is None:
@@ -185,6 +191,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     context = argument_checks.context_of(args["multiprocessing_context"], number)
     if argument_checks.asks_for_threads(context):
         method = "thread"
+        argument_checks.check_remote(args["remote"], method)
     seed = args["seed"]
     num_replicas, rank, batches_per_epoch = argument_checks.check_ranks(
         args["distributed"],
