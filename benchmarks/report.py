@@ -27,6 +27,7 @@ ORDER = (
         "transport",
         "overhead",
         "installed",
+        "workloads",
         "trainers",
         "start",
         "memory",
@@ -41,7 +42,7 @@ ORDER = (
     *("formats", "tar", "parquet", "stores", "arrays", "lines", "sql", "object_storage", "shuffled_epochs"),
     *("latency", "first_batch"),
     *("order", "resume", "order_cost"),
-    *("chaos", "recovery", "supervision"),
+    *("chaos", "recovery", "supervision", "supervisor"),
 )
 Chosen = tuple[str, str, str, str | None]
 """Script, case, figure, and the rival that it is compared with."""

@@ -11,6 +11,7 @@ from stoker import images as images
 from stoker._core.worker_info import WorkerInfo as WorkerInfo
 from stoker._core.worker_info import get_worker_info as get_worker_info
 from stoker._engine.fork.heap_sharing import freeze as freeze
+from stoker._engine.machines.cluster import Ray as Ray
 from stoker.collate.default import default_collate as default_collate
 from stoker.collate.default import default_convert as default_convert
 from stoker.collate.detection import DetectionCollator as DetectionCollator
@@ -128,6 +129,7 @@ if typing.TYPE_CHECKING:
     from stoker.errors import EmptyBatchError as EmptyBatchError
     from stoker.errors import EmptyFolderError as EmptyFolderError
     from stoker.errors import ErrorPolicyError as ErrorPolicyError
+    from stoker.errors import EventLoopError as EventLoopError
     from stoker.errors import FileChangedError as FileChangedError
     from stoker.errors import FolderError as FolderError
     from stoker.errors import FolderLoopError as FolderLoopError

@@ -20,11 +20,13 @@
     │   │   └── ParquetValueError (ValueError, OverflowError)   a date beyond Python's, or a text that is no UTF-8
     │   └── ShardError                         a shard that is truncated or damaged
     ├── DatabaseConnectionError (ConnectionError)   a database that cannot be reached, or ends the connection
+    ├── DeviceError (RuntimeError)             a device that is not there, or a batch that cannot be copied to it
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
     ├── DuplicateKeyError (ValueError)         two samples of a shard with one key
     ├── EmptyBatchError (RuntimeError)         a batch without samples that other ranks count on
     ├── ErrorBudgetError (RuntimeError)        more failed samples than allowed
     ├── ErrorPolicyError (RuntimeError)        an `on_error` that raised or returned no decision
+    ├── EventLoopError (RuntimeError)          samples to be awaited where an event loop runs already
     ├── FileChangedError (OSError)             a file that was changed since the dataset was made
     ├── FolderError (OSError)                  an image folder that cannot be listed
     │   ├── EmptyFolderError (FileNotFoundError)    a folder without classes, or a class without images
@@ -145,6 +147,12 @@ class DatabaseConnectionError(StokerError, ConnectionError):
     password."""
 
 
+class DeviceError(StokerError, RuntimeError):
+    """A device of `device=` is not there or cannot be used now, or the batch lacks a named field. The batch is not
+    lost: the next `next()` tries again.
+    """
+
+
 class DeviceInWorkerError(StokerError, RuntimeError):
     """A worker's batch holds a tensor on an accelerator: workers can only send memory of the CPU."""
 
@@ -163,6 +171,10 @@ class ErrorBudgetError(StokerError, RuntimeError):
 
 class ErrorPolicyError(StokerError, RuntimeError):
     """An `on_error` callable raised, or returned neither "raise", "skip" nor "replace"."""
+
+
+class EventLoopError(StokerError, RuntimeError):
+    """Samples are to be awaited in a thread that runs an event loop already, as a notebook does."""
 
 
 class FileChangedError(StokerError, OSError):

@@ -24,10 +24,12 @@ class Heard(NamedTuple):
 
 
 class Started(NamedTuple):
-    """The process of a worker has been started, by a `Spawn` or when the backend began."""
+    """The process of a worker has been started, by a `Spawn` or when the backend began. That of a worker on another
+    machine is named by a text.
+    """
 
     worker: int
-    pid: int
+    pid: int | str
 
 
 class StartFailed(NamedTuple):
@@ -51,12 +53,21 @@ class Exited(NamedTuple):
         code: its exit code; negative for a signal; None if unknown.
         position: its activity and place.
         stack: its last Python stack, if it could still write it.
+        is_lost: whether its machine ended with it, or cannot be reached: no work of its own may be to blame.
     """
 
     worker: int
     code: int | None
     position: Position
     stack: str = ""
+    is_lost: bool = False
+
+
+class Drains(NamedTuple):
+    """The machine of a worker is to be taken away: it gets no new unit, and leaves after those that it holds."""
+
+    worker: int
+    reason: str
 
 
 class Inspected(NamedTuple):
@@ -79,7 +90,7 @@ class Tick(NamedTuple):
     """The moment of the last `SetTimer` has come."""
 
 
-Event = FromTrainer | Heard | Started | StartFailed | AllStarted | Exited | Inspected | Away | Tick
+Event = FromTrainer | Heard | Started | StartFailed | AllStarted | Exited | Drains | Inspected | Away | Tick
 
 # Commands
 

@@ -11,6 +11,7 @@ place, so that all consequences of an event can be read together: that is why it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
@@ -23,6 +24,7 @@ from stoker._engine.commands import (
     CheckLocks,
     Command,
     Dismiss,
+    Drains,
     Event,
     Exited,
     Facts,
@@ -113,16 +115,15 @@ LEAST = 10.0
 class _Worker:
     """One worker that has been started."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int | str) -> None:
         self.pid = pid
         self.unseen = LOOK  # seconds of work since its memory was last read
         self.asked = 0  # number of its latest request for a slot
         self.has_joined = False  # whether it gets units
         self.is_warm = False  # whether it has answered: its first samples may import modules and open files
         self.retires = False
+        self.drains: str | None = None  # why its machine is to be taken away
         self.stays = False  # it should retire, but no other worker could continue its stream
-        self.begins_by: float | None = None  # deadline of its unpickling
-        self.leaves_since: float | None = None  # time at which it was dismissed, or announced that it leaves
         self.stall: tuple[Stall, str] | None = None  # the stall for which it was ended, and its stack then
 
 
@@ -156,8 +157,9 @@ class Supervisor:
         self._now = 0.0
         self._out: list[Command] = []
         self._split_policy = SplitPolicy(workers, rules.row_seconds, rules.dearer)
-        self._dispatch = Dispatch(workers, self._split_policy, rules.units_at_once)
-        self._memory = WorkerMemory(facts.own_bytes, rules.growth)
+        self._dispatch = Dispatch(workers, self._split_policy, rules.units_at_once, rules.remote)
+        self._local = workers - rules.remote if rules.remote else sys.maxsize  # workers from here on are remote
+        self._memory = WorkerMemory(facts.own_bytes, rules.growth, self._local)
         self._slots = SlotAllocator(arena, self._dispatch, board, self._memory)
         self._admission = Admission(self._dispatch, self._slots, self._memory, facts.available, lambda: self._now)
         self._split_units = SplitUnits(self._split_policy, self._dispatch, self._slots)
@@ -167,7 +169,9 @@ class Supervisor:
         self._idle_policy = IdlePolicy()
         self._workers = self._needed = workers
         self._there: dict[int, _Worker] = {}
-        self._due: dict[int, float] = {}  # number of an absent worker → when it is started
+        self._unpickling: dict[int, float] = {}  # worker that unpickles the job → its deadline; the next one first
+        self._leaving: dict[int, float] = {}  # worker → when it was dismissed, or announced that it leaves
+        self._due = dict.fromkeys(range(self._local, workers), 0.0)  # number of an absent worker → when it is started
         self._starting: set[int] = set()  # the absent workers that have a command to start
         self._held_back: set[int] = set()  # the absent workers that, as the trainer knows, cannot be started
         self._alone_since: float | None = None  # since when no worker can continue, and none can be started
@@ -215,6 +219,7 @@ class Supervisor:
                     self._slots.put_back(event.slots)
                 case NeedsMemory():
                     self._slots.put_back(event.slots)
+                    self._slots.unregistered(event.unregistered)
                     self._grant(hungry_for=event.unit)
                 case Tick():
                     self._timer, self._is_due = None, True
@@ -228,6 +233,8 @@ class Supervisor:
                     self._tell_pids()
                 case Exited():
                     self._bury(event)
+                case Drains(number, reason):
+                    self._drains(number, reason)
                 case Inspected():
                     self._inspected(event)
                 case Away():
@@ -264,7 +271,8 @@ class Supervisor:
         self._out.append(Send(worker, message))
 
     def _tell_pids(self) -> None:
-        self._out.append(Tell(WorkerPids([worker.pid for worker in self._there.values()])))
+        pids = [worker.pid for worker in self._there.values()]
+        self._out.append(Tell(WorkerPids([pid for pid in pids if isinstance(pid, int)])))
 
     # Births and deaths
 
@@ -272,7 +280,7 @@ class Supervisor:
         """Returns the bytes of private memory by which each worker may grow."""
         budget = self._rules.memory_budget
         growth = available * rules.SHARE if budget is None else budget // 2
-        return int(growth / max(1, self._workers))
+        return int(growth / max(1, self._workers - self._rules.remote))
 
     def _grow(self, workers: int) -> None:
         """Raises the number of workers. The new workers start like replacements, but one at a time, and a failure to
@@ -286,18 +294,20 @@ class Supervisor:
 
     def _started(self, event: Started) -> None:
         number, pid = event
-        worker = self._there[number] = _Worker(pid)
+        self._there[number] = _Worker(pid)
         if number in self._starting:
             self._starting.remove(number)
             self._due.pop(number, None)
             self._held_back.discard(number)
             self._tell_pids()
-        if self._unpickles:
-            worker.begins_by = self._now + OPENED
+        unpickles = self._unpickles and number < self._local  # a remote worker has done it
+        if unpickles:
+            self._unpickling[number] = self._now + OPENED
             self._is_due = True
         else:
             self._alone_since = None
-        if not self._unpickles or (
+            self._ever_began = True
+        if not unpickles or (
             self._ahead and not self._ever_began
         ):  # otherwise other workers can take its units at once
             self._join(number)
@@ -339,7 +349,7 @@ class Supervisor:
         """Lets a worker begin that has unpickled the job. Its memory at that time belongs to no sample; it may have
         more by now.
         """
-        worker.begins_by = None
+        self._unpickling.pop(number, None)
         self._stalls.answered(unpickling(number))
         self._ever_began = True
         self._alone_since = None
@@ -360,9 +370,11 @@ class Supervisor:
 
     def _bury(self, event: Exited) -> None:
         """Handles the end of a worker: frees its slots, and queues its units again unless the run ends."""
-        number, code, position, stack = event
+        number, code, position, stack, is_lost = event
         self._troubled = self._is_due = True
         worker, now = self._there.pop(number), self._now
+        was_unpickling = self._unpickling.pop(number, None) is not None
+        self._leaving.pop(number, None)
         runs = self._dispatch.died(number)
         lost, units = [run.unit for run in runs if not run.is_part], [run.unit for run in runs]
         self._slots.lost(number, lost)
@@ -371,12 +383,13 @@ class Supervisor:
             self._memory.left(number)
             self._due[number] = now
             return
-        if worker.begins_by is not None:  # it had not begun its units
+        if was_unpickling:  # it had not begun its units
             units = []
             self._stalls.answered(unpickling(number))
         unit = units[0] if units else None
-        verdict = self._blame.died(WorkerDeath(units, position, worker.pid, code, stack, worker.stall), now)
-        end = WorkerExit(number, worker.pid, code, unit, position, stack)
+        death = WorkerDeath(units, position, worker.pid, code, stack, worker.stall, is_lost)
+        verdict = self._blame.died(death, now)
+        end = WorkerExit(number, worker.pid, code, unit, position, stack, is_lost=is_lost)
         if verdict.pause is None or (
             not self._ever_began and ends_itself(code)
         ):  # the others unpickle the same job and would end as well
@@ -403,23 +416,39 @@ class Supervisor:
             self._starting.add(number)
             self._out.append(Spawn(number))
 
+    def _drains(self, number: int, reason: str) -> None:
+        worker = self._there.get(number)
+        if worker is None or worker.retires or worker.drains is not None:
+            return
+        worker.drains = reason
+        if self._streams.of(number) is None:  # a stream may have to stay: its next report says so
+            self._retire(worker, number, reason)
+            self._dismiss_if_idle(worker, number)
+
+    def _retire(self, worker: _Worker, number: int, reason: str) -> None:
+        worker.retires = True
+        self._dispatch.retires(number)
+        self._out.append(Notify(Retires(number, worker.pid, reason)))
+
+    def _dismiss_if_idle(self, worker: _Worker, number: int) -> None:
+        if worker.retires and number not in self._leaving and not self._dispatch.assignments(number):
+            self._leaving[number] = self._now
+            self._is_due = True
+            self._out.append(Dismiss(number))
+
     def _care_for(self, worker: _Worker, number: int, report: UnitReport) -> None:
         """Checks after an answer whether the worker should retire. Its replacement starts when it has left."""
         self._recycling_policy.count_samples(number, report.samples)
         if worker.unseen >= LOOK:
             worker.unseen = 0.0
             self._recycling_policy.has(number, self._facts.own_bytes(number))
-        if not worker.retires and report.movable and (reason := self._recycling_policy.reason(number)):
-            worker.retires = True
-            self._dispatch.retires(number)
-            self._out.append(Notify(Retires(number, worker.pid, reason)))
-        if not report.movable and not worker.stays and (reason := self._recycling_policy.reason(number)):
+        reason = worker.drains or self._recycling_policy.reason(number)
+        if not worker.retires and report.movable and reason:
+            self._retire(worker, number, reason)
+        if not report.movable and not worker.stays and reason:
             worker.stays = True
             self._out.append(Notify(Stays(number, worker.pid, reason)))
-        if worker.retires and worker.leaves_since is None and not self._dispatch.assignments(number):
-            worker.leaves_since = self._now
-            self._is_due = True
-            self._out.append(Dismiss(number))
+        self._dismiss_if_idle(worker, number)
 
     # Units
 
@@ -444,7 +473,7 @@ class Supervisor:
                 self._unpickled_in = max(self._unpickled_in or 0.0, message.seconds)
                 self._begin(number, worker, message.own)
             case Leaves():
-                worker.leaves_since = worker.leaves_since or self._now
+                self._leaving.setdefault(number, self._now)
                 self._is_due = True
             case Broken():  # it could not unpickle the job, and neither could another
                 self._out += [Tell(message), Stop()]
@@ -482,7 +511,7 @@ class Supervisor:
                 number, TrimMemory()
             )  # frees memory that `malloc` keeps for the next unit: other workers need it
         worker.unseen += seconds
-        if self._recycling_policy.counts or worker.retires or worker.unseen >= LOOK:
+        if self._recycling_policy.counts or worker.retires or worker.drains or worker.unseen >= LOOK:
             self._care_for(worker, number, report)
 
     def _conclude(self, unit: int, number: int) -> None:
@@ -608,17 +637,19 @@ class Supervisor:
         now, tick = self._now, self._stalls.tick
         self._is_due = False
         due: list[float] = []
-        for number, worker in self._there.items():
-            if worker.leaves_since is not None:
-                until = worker.leaves_since + (FLUSH if self._facts.has_duties(number) else REAP)
-                if until <= now:
-                    self._out.append(Kill(number))
-                due.append(until if until > now else now + REAP)
-            if worker.begins_by is not None:
-                if worker.begins_by <= now:
-                    worker.begins_by = now + OPENED
-                    self._out.append(Inspect(number, None, OPENED))
-                due.append(worker.begins_by)
+        for number, since in self._leaving.items():
+            until = since + (FLUSH if self._facts.has_duties(number) else REAP)
+            if until <= now:
+                self._out.append(Kill(number))
+            due.append(until if until > now else now + REAP)
+        while self._unpickling:
+            number, until = next(iter(self._unpickling.items()))
+            if until > now:
+                due.append(until)
+                break
+            del self._unpickling[number]
+            self._unpickling[number] = now + OPENED
+            self._out.append(Inspect(number, None, OPENED))
         if self._due:
             self._replace()
             due += [when for number, when in self._due.items() if number not in self._starting]
@@ -648,7 +679,7 @@ class Supervisor:
     def _check_locks(self) -> float:
         """Checks busy workers for inherited locks if it is time; returns the time of the next check."""
         if self._checks_locks_at is not None and self._now >= self._checks_locks_at:
-            began = [number for number, worker in self._there.items() if worker.begins_by is None]
+            began = [number for number in self._there if number not in self._unpickling]
             busy = tuple(number for number in began if self._dispatch.assignments(number))
             self._out.append(CheckLocks(busy))
             self._checks_locks_at = None
@@ -662,11 +693,11 @@ class Supervisor:
         if late > tick:  # this process was stopped, by a signal or with the whole machine, and the workers as well
             self._stalls.forgive(late + tick)
         self._looks_at = now + tick
-        for number, worker in self._there.items():
+        for number in self._there:
             assignments = self._dispatch.assignments(number)
             unit = assignments[0].unit if assignments and not self._slots.waits(number) else None
-            if worker.begins_by is not None:
-                unit = unpickling(number) if now >= self._late_from(worker.begins_by - OPENED) else None
+            if (begins_by := self._unpickling.get(number)) is not None:
+                unit = unpickling(number) if now >= self._late_from(begins_by - OPENED) else None
             self._stalls.works_on(number, unit, now)
         for stall in self._stalls.due(now):
             self._troubled = True
@@ -694,7 +725,7 @@ class Supervisor:
             worker, assignments = self._there.get(number), self._dispatch.assignments(number)
             if worker is None or unit is None:
                 continue
-            if worker.begins_by is not None:
+            if number in self._unpickling:
                 goes_on = unit == unpickling(number)
             else:
                 goes_on = bool(assignments) and assignments[0].unit == unit
@@ -706,7 +737,7 @@ class Supervisor:
     def _give_up_on_stuck(self) -> None:
         """Ends the run if a worker has not finished unpickling: another worker would not finish either."""
         for number, _, seconds, _, stack in self._stuck:
-            if number in self._there and self._there[number].begins_by is not None:
+            if number in self._unpickling:
                 why = errors.WorkerStartError(
                     f"worker {number} of {self._workers} has been unpickling the dataset for {seconds:g} s, and is not "
                     f"done. Its Python stack:\n{stack}"

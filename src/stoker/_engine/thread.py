@@ -11,7 +11,7 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from stoker import errors
@@ -28,7 +28,34 @@ from stoker.events import Event, WorkerStalled
 JOIN = 0.5
 """Seconds that `close` waits for threads. A thread cannot be stopped: one in a slow sample ends by itself after it."""
 
-_Inbox = queue.SimpleQueue["tuple[int, object] | None"]
+
+class _Closed(BaseException):
+    """Raised in a worker thread while its job waits for samples that nobody wants any more."""
+
+
+class _Inbox:
+    """The units that a thread has been given, and None at its end."""
+
+    def __init__(self) -> None:
+        self._given: queue.SimpleQueue[tuple[int, object] | None] = queue.SimpleQueue()
+        self._seen: deque[tuple[int, object] | None] = deque()  # by the job, which may have begun them
+        self.put = self._given.put
+
+    def get(self) -> tuple[int, object] | None:
+        """Returns the next unit, waiting for it."""
+        return self._seen.popleft() if self._seen else self._given.get()
+
+    def upcoming(self) -> Iterator[object]:
+        """Yields the units that have come since the last call, for the job: they are next. Raises _Closed at the end:
+        nobody wants the unit in hand.
+        """
+        with contextlib.suppress(queue.Empty):
+            while True:
+                item = self._given.get_nowait()
+                self._seen.append(item)
+                if item is None:
+                    raise _Closed
+                yield item[1]
 
 
 class _Outbox:
@@ -55,6 +82,10 @@ class _Outbox:
             _hear(self._bell, seconds)
         return bool(self._answers)
 
+    def has_from(self, unit: int) -> bool:
+        """Returns whether there is an answer of this unit or a later one."""
+        return any(answer.unit >= unit for answer, _ in self._answers.copy())
+
     def take(self) -> tuple[Answer, float]:
         self._bell.acquire(blocking=False)
         return self._answers.popleft()
@@ -80,9 +111,9 @@ class ThreadBackend(Backend):
         self._stalls = Stalls(rules.stall_warning)
         self._marks = [[*NEW_MARK] for _ in range(workers)]
         self._answers = _Outbox()
-        self._queues: list[_Inbox] = [queue.SimpleQueue() for _ in range(workers)]
+        self._queues = [_Inbox() for _ in range(workers)]
         self._work: dict[int, object] = {}
-        self._dispatch = Dispatch(workers)
+        self._dispatch = Dispatch(workers, at_once=rules.units_at_once)
         self._dropped_below = 0
         self._owner = os.getpid()
         self._events: deque[Event] = deque()  # not delivered yet
@@ -156,6 +187,10 @@ class ThreadBackend(Backend):
                 )
             )
 
+    @property
+    def has_answer(self) -> bool:
+        return self._answers.has_from(self._dropped_below)
+
     def stacks(self) -> str:
         return "\n".join(f"Worker {number}:\n{_stack_of(thread)}" for number, thread in enumerate(self._threads))
 
@@ -203,6 +238,7 @@ def _work(
     try:
         job = job_factory(number)
         job.mark = mark
+        job.upcoming = inbox.upcoming
     except BaseException as error:
         failed = _failure_of(error, where)
     while (item := inbox.get()) is not None and not closed.is_set():
@@ -214,6 +250,8 @@ def _work(
             answer = Answer(unit, "error", _failure_of(error, where), number)
         outbox.put(answer, time.perf_counter() - start)
         del item, work, answer  # the batch is the trainer's now
+    if job is not None:
+        job.close()
 
 
 def _run(job: Job, unit: int, work: object, number: int, where: str) -> Answer:

@@ -43,6 +43,10 @@ def new_backend(options: LoaderOptions, record: LoaderRecord, dispatcher: EventD
         "settings": _settings(options, collate.is_ours(collate_fn), record),
     }
     if not options.capabilities.has_workers:
+        if options.in_flight:
+            from stoker.loader._job.async_samples import check_no_loop_runs
+
+            check_no_loop_runs()
         if options.timeout != 0:
             raise AssertionError(
                 "_SingleProcessDataLoaderIter requires timeout == 0: without workers a batch cannot be timed out. "
@@ -61,7 +65,7 @@ def new_backend(options: LoaderOptions, record: LoaderRecord, dispatcher: EventD
         from stoker._engine.spawn.trainer import SpawnBackend  # only on platforms without fork
 
         return SpawnBackend(parts, assemble, workers, rules, dispatcher)
-    backend = ProcessBackend(parts, assemble, workers, birth, rules, dispatcher)
+    backend = ProcessBackend(parts, assemble, workers, birth, rules, dispatcher, options.remote)
     heap.tell(options, record)  # while the zygote starts
     return backend
 
@@ -79,6 +83,7 @@ def _settings(options: LoaderOptions, own_collate: bool, record: LoaderRecord) -
         own_collate=own_collate,
         shard=options.shard,
         threads=options.threads,
+        concurrency=options.in_flight,
         rank=epoch.world_of(options).rank,
         timed=timed,
         sampled=timed and record.sampled,
@@ -100,4 +105,5 @@ def _rules(options: LoaderOptions, record: LoaderRecord) -> Rules:
         dearer=record.ledger.dearer,
         mark_heap=heap.is_marked(options, record.ledger),
         units_at_once=options.units_at_once,
+        remote=record.remote_workers,
     )

@@ -22,6 +22,7 @@ from stoker import collate, errors
 from stoker._core import nominal
 from stoker._core.machine import cpus
 from stoker._core.mistakes import with_known_names
+from stoker._engine.machines.cluster import Ray
 from stoker._engine.supervision.rules import StallAction
 from stoker._engine.tracebacks import hide_own_frames, without_own_frames
 from stoker.datasets.base import is_stream
@@ -103,17 +104,35 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             counts as waiting.
         pin_memory_device: deprecated by torch, and ignored.
 
+    Args: devices
+        device: where batches arrive: "cuda", "cuda:1", "xpu", "mps", a `torch.device`; None or "cpu" leaves them on the
+            host. Each is copied once, while the last one computes; without workers, when it is asked for. By field: a
+            mapping from keys of the batch, places in a tuple or dotted paths to devices, with `...` as the last key for
+            all others; or a function of (path, tensor) that returns a device or None. What is not named stays on the
+            host. Objects with a `to()` of their own move themselves.
+        prefetch_to_device: batches that are copied before they are asked for, as far as an eighth of the device's
+            memory holds them. Needs workers.
+        device_buffers: number of sets of fixed device memory that batches use in turn, for CUDA graphs: a batch is
+            valid up to the n-th `next()` after it, and a captured graph belongs to one set. Batches of another shape
+            have sets of their own. One more copy, on the device.
+
     Args: workers
         num_workers: number of workers; 0 makes batches in the training process. `"auto"` begins with as many as
             affinity, cgroup and memory allow, finds the best number during the first batches (up to four for each CPU
             if samples wait and the CPUs idle), and sets the attribute to it. The batches do not depend on the number.
-        prefetch_factor: batches ahead for each worker (default 2, or as many as its threads need). Each takes memory
-            for one batch. If a batch takes over 50 ms and all workers share each one, `prefetch_factor` + 1 in all.
+        prefetch_factor: batches ahead for each worker (default 2, or as many as its threads or `concurrency` need).
+            Each takes memory for one batch. If a batch takes over 50 ms and all workers share each one,
+            `prefetch_factor` + 1 in all.
         persistent_workers: workers, and their copy of the dataset, live as long as the loader.
         threads_per_worker: threads that call `dataset[index]` in each worker process, for samples whose work releases
             the GIL or waits: files, networks, decoding. The dataset must allow calls from several threads at once, and
             random numbers come from `stoker.sample_rng()`. Datasets that fetch a whole batch at once
             (`__getitems__`, `gather`) do so in one thread; with `num_workers=0` there is no worker, and no thread.
+        concurrency: for a dataset with `async def __getitem__` or `__getitems__`: samples that each worker (or this
+            thread, with `num_workers=0`) awaits at a time, 16 by default, also of its next batches. Random numbers come
+            from `stoker.sample_rng()`; a sample's own error, order and number are as ever. 1 awaits one after another;
+            0 awaits none, and gives `collate_fn` what `__getitem__` returns, as torch's loader does. Not with
+            `threads_per_worker`.
         worker_method: "process", or "thread": threads of this process, for samples whose work releases the GIL. One
             copy of the dataset, no transport; randomness comes from `stoker.sample_rng()`.
         multiprocessing_context: a start method or context. "fork" forks; "spawn" and "forkserver" start clean
@@ -169,6 +188,11 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             raises `StalledError`.
         on_event: called in the training process with an `Event` for each death, stall, bad sample, …
 
+    Args: other machines
+        remote: `stoker.Ray(num_workers=...)` for workers on other machines, in addition to `num_workers` of this one
+            (0 is allowed: all are elsewhere). The batches are the same. A free worker of this machine gets the next
+            batch first.
+
     Args: memory
         memory_budget: bytes that loading may take in addition to the dataset: half for batches, half for the growth of
             the workers, in equal parts. More is refused, and a worker that grows beyond its part is replaced between
@@ -186,6 +210,9 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         CannotSendError: at `iter()`, with a clean interpreter: names the path of the object that cannot be sent.
         MissingExtraError: `output="torch"` without torch; `pin_memory=True` without it, at `iter()`.
         WorkerStartError, MemoryLimitError, QuarantineError: at `iter()`.
+        DeviceError: at `next()`: a device is not there, a batch lacks a field of `device=`, or a stream is captured.
+        EventLoopError: at `iter()`, with `num_workers=0` in a thread that runs an event loop, as a notebook does, and a
+            dataset whose samples are awaited.
         SamplerError: at the `next()` whose batch is no list of indices, or if a sampler cannot draw as many samples
             as it should. An index outside the dataset raises the dataset's own error (`IndexError`, `TypeError`).
 
@@ -241,6 +268,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         in_order: bool = True,
         worker_method: Literal["process", "thread"] = "process",
         threads_per_worker: int = 1,
+        concurrency: int | None = None,
         output: Literal["torch", "numpy"] | None = None,
         seed: int | None = None,
         seeding: Literal["auto", "sample", "worker"] = "auto",
@@ -261,10 +289,17 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         max_samples_per_worker: int | None = None,
         share_heap: bool = True,
         on_event: Listener | None = None,
+        device: Any = None,
+        prefetch_to_device: int = 1,
+        device_buffers: int | None = None,
+        remote: Ray | None = None,
     ) -> None:
+        if num_workers == "auto" and remote is not None:
+            raise ValueError("num_workers='auto' counts the workers of this machine alone: with remote= pass a number.")
         auto = _automatic() if num_workers == "auto" else None
         number = auto.most if auto is not None else argument_checks.integer("num_workers", num_workers, "'auto'")
         arguments = {name: value for name, value in locals().items() if name in _ARGUMENTS}
+        local, number = number, number + getattr(remote, "num_workers", 0) if number >= 0 else number
         options = checked({**arguments, "num_workers": number})
         shuffle = bool(shuffle)
         if sampler is None:
@@ -285,6 +320,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         record = self.__dict__[NAME] = LoaderRecord(options, auto)
         for name in TORCHS:
             setattr(self, name, getattr(options, name))
+        self.num_workers = local
         for name, value in record.own().items():
             if not _has_own(self, name):
                 self.__dict__[name] = value
@@ -336,7 +372,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         if self.__initialized and name in _FIXED:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         if name == "multiprocessing_context":
-            value = argument_checks.context_of(value, self.num_workers)
+            value = argument_checks.context_of(value, self.num_workers or record_of(self).remote_workers)
         object.__setattr__(self, name, value)
 
     @untraced
@@ -381,6 +417,19 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
     ) -> None:
         _end_workers(self)
 
+    def to(self, device: Any) -> Self:
+        """Makes batches arrive on another device, from the next `iter()` on; returns this loader.
+
+        Args:
+            device: as the argument `device`.
+        """
+        record = record_of(self)
+        is_own = vars(self).get("device", self) is record.own()["device"]  # else a subclass's
+        record.move_to(device)
+        if is_own:
+            self.__dict__["device"] = device
+        return self
+
     def set_epoch(self, epoch: int) -> None:
         """Makes `epoch`, counted from 0, the next one. Without calls, epochs follow each other.
 
@@ -393,6 +442,12 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_iterator": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for name, value in record_of(self).own().items():  # options that an earlier version did not have
+            if name not in state and not _has_own(self, name):
+                self.__dict__[name] = value
 
     def __copy__(self) -> Self:
         other = object.__new__(type(self))
@@ -538,7 +593,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         memory, text = ({}, None) if iterator is None else iterator.inspect(stacks)
         options = record.options(self)
         whole = jpeg_reader.decoded_whole(options.jpegs, options.capabilities.own_process)
-        return Report.of(record.ledger, memory, text, whole)
+        return Report.of(record.ledger, memory, text, whole, record.copies.as_dict())
 
     def progress(self, name: str = "batches") -> Iterator[Any]:
         """Returns an iterator over the next epoch that draws a bar on stderr, or in a notebook's cell.
@@ -714,7 +769,7 @@ def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
             _end_workers(loader)
     elif isinstance(iterator, LoaderIterator) and iterator.workers != loader.num_workers:  # the attribute was set since
         _end_workers(loader)
-    if loader.persistent_workers and loader.num_workers > 0:
+    if loader.persistent_workers and (loader.num_workers or record.remote_workers) > 0:
         if loader._dataset_kind and record.resumed is not None:
             _end_workers(loader)  # their copies of a dataset with a state are at the end of the last epoch
         iterator = loader._iterator  # an iterator of a subclass needs only _reset(), as with torch

@@ -22,6 +22,7 @@ from stoker.loader.worker_start import birth_of
 from stoker.samplers.random import RandomSampler
 
 if TYPE_CHECKING:
+    from stoker.device.copies import CopyCounts
     from stoker.loader._accounting.ledger import Ledger
     from stoker.loader._autotune.controller import AutotuneController
     from stoker.loader._options.loader_options import LoaderOptions
@@ -46,12 +47,17 @@ def _rows(options: LoaderOptions, record: LoaderRecord, auto: AutotuneController
     yield "workers", _workers(options, record.ledger)
     if options.threads_per_worker > 1:
         yield "threads", _threads(options)
+    if options.in_flight:
+        where = "in each worker" if options.capabilities.has_workers else "in this thread"
+        yield "awaited", f"samples, {options.in_flight} in flight at most {where}"
     if (about := heap.text(options, record.ledger)) is not None:
         yield "heap", about
     if auto is not None:
         yield "auto", auto.text(options)
     yield "ahead", _ahead(options, record.ledger)
     yield "collation", _collation(options)
+    if options.device is not None:
+        yield "device", _device(options, record.copies)
     yield "compiled", _compiled()
     if (images := jpeg_reader.in_words(options.jpegs, options.capabilities.own_process)) is not None:
         yield "images", images
@@ -127,7 +133,11 @@ def _workers(options: LoaderOptions, ledger: Ledger) -> str:
         kind = f"clean interpreters, each of which unpickles the dataset{_rebuilt(options, ledger)}"
     elif not birth.forked:
         kind = "clean interpreters, for which the dataset is unpickled once (its class declares unpickle_once)"
-    return f"{options.num_workers} processes, {kind} ({birth.why}){lives}{bound}"
+    remote = options.remote
+    if remote is not None:
+        bound = f"; {remote.num_workers} on other machines, placed by Ray (address={remote.address!r}){bound}"
+    number = options.num_workers - (0 if remote is None else remote.num_workers)
+    return f"{number} processes, {kind} ({birth.why}){lives}{bound}"
 
 
 def _rebuilt(options: LoaderOptions, ledger: Ledger) -> str:
@@ -182,6 +192,21 @@ def _collation(options: LoaderOptions) -> str:
     return f"{name}, in the worker, {how}, {options.output} leaves"
 
 
+def _device(options: LoaderOptions, copies: CopyCounts) -> str:
+    names = "by a function" if callable(options.device) and not hasattr(options.device, "type") else options.device
+    ahead = options.prefetch_to_device if options.capabilities.has_workers else 0
+    when = f"{ahead} ahead" if ahead else "when they are asked for"
+    text = f"{names}: batches are copied on a stream of their own, {when}"
+    if options.device_buffers is not None:
+        text += f", and delivered in {options.device_buffers} fixed sets of memory in turn"
+    if copies.registered:
+        text += f"; {copies.registered:,} slots of workers were registered, and are read in place"
+    elif copies.batches:
+        why = f" ({copies.why_staged})" if copies.why_staged else ""
+        text += f"; up to now all went through pinned memory{why}"
+    return text
+
+
 def _compiled() -> str:
     if native.functions is None:
         return f"nothing ({native.why}): NumPy and torch do it, and batches are the same"
@@ -212,8 +237,8 @@ def _faults(options: LoaderOptions) -> str:
 def _randomness(options: LoaderOptions, drawn: Sequence[str]) -> str:
     if options.capabilities.are_threads:
         return "sample_rng() is seeded for each sample; global generators are left alone"
-    if options.threads > 1 and options.seeding != "worker":
-        return "sample_rng() is seeded for each sample; other generators are shared by a worker's threads"
+    if max(options.threads, options.in_flight) > 1 and options.seeding != "worker":
+        return "sample_rng() is seeded for each sample; others are shared by samples that are made at the same time"
     kinds = Counter(name.partition(" ")[0] for name in drawn)
     names = [name for name in GLOBALS if kinds.pop(name, 0)]
     names += [f"the dataset's own ({kind}{f', {count} times' * (count > 1)})" for kind, count in sorted(kinds.items())]

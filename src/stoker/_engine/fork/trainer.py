@@ -26,6 +26,7 @@ from stoker._engine.backends import FORKED, Assemble, Parts, StartMethod
 from stoker._engine.commands import StreamStates
 from stoker._engine.fork import native_pools
 from stoker._engine.fork.zygote_handle import ZygoteHandle, end_all
+from stoker._engine.machines.cluster import Ray
 from stoker._engine.messages import (
     AskStacks,
     AskWorkers,
@@ -71,6 +72,7 @@ from stoker._engine.supervision.rules import Rules
 from stoker._engine.tracebacks import users_stacks
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Slot
+from stoker._engine.transport.reader import Lease
 from stoker._engine.transport.writer import Packed, Written
 from stoker.events import Event, ForkDeadlock, HelperDied
 
@@ -92,13 +94,22 @@ class ProcessBackend(Backend):
         how: start method.
         rules: limits of the workers, and number of deaths that are survived.
         event_sink: receives the events.
+        cluster: where the last of the workers are; None if all are processes of this machine.
     """
 
     capabilities = FORKED
 
     def __init__(
-        self, parts: Parts, assemble: Assemble, workers: int, how: StartMethod, rules: Rules, event_sink: EventSink
+        self,
+        parts: Parts,
+        assemble: Assemble,
+        workers: int,
+        how: StartMethod,
+        rules: Rules,
+        event_sink: EventSink,
+        cluster: Ray | None = None,
     ) -> None:
+        self._cluster = cluster
         self._parts = parts
         self._assemble = assemble
         self._workers = workers
@@ -119,6 +130,7 @@ class ProcessBackend(Backend):
         self._gave_back = 0.0  # time at which slots were last given back to a unit that waits for memory
         self._hungry_for: int | None = None  # the unit for which the zygote got the last `NeedsMemory`
         self._shares: bool | None = None  # whether workers share units
+        self._lease: Lease | None = None  # of the batch that was opened last
         self._fork_deadlocks = 0
         self._ever_worked = False
         self._owner = os.getpid()
@@ -128,7 +140,7 @@ class ProcessBackend(Backend):
     def _bear(self) -> None:
         leave_if_left_behind()
         rules = self._rules._replace(deaths=self._deaths.times)
-        self._life = ZygoteHandle(self._how, self._workers, rules, self._parts, self._assemble)
+        self._life = ZygoteHandle(self._how, self._workers, rules, self._parts, self._assemble, self._cluster)
         self._lives.append(self._life)
         if self.is_closed:  # meanwhile, by the end of the interpreter
             end_all(self._lives)
@@ -216,6 +228,10 @@ class ProcessBackend(Backend):
         return len(self._inbox)
 
     @property
+    def lease(self) -> Lease | None:
+        return self._lease
+
+    @property
     def shares(self) -> bool | None:
         return self._shares
 
@@ -275,7 +291,7 @@ class ProcessBackend(Backend):
             return SERVED
         gc.collect()  # batches in cycles hold slots
         self._hungry_for = due
-        self._life.channel.send(NeedsMemory(reader.returned(), due))
+        self._life.channel.send(NeedsMemory(reader.returned(), due, reader.unregister_idle()))
         return PULSE
 
     def _longest_silence(self) -> float:
@@ -467,7 +483,9 @@ class ProcessBackend(Backend):
         life, slot, value = cast("_Arrived", answer.value)
         answer.value = None
         try:
-            return life.reader.read(slot, Written.unpacked(value))
+            batch = life.reader.read(slot, Written.unpacked(value))
+            self._lease = life.reader.latest
+            return batch
         finally:
             life.unopened -= 1
             self._release(life)

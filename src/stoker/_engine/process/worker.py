@@ -73,6 +73,7 @@ class Worker(ABC):
 
     def __init__(self, number: int, arena: ArenaFiles, mark: Mark | None = None) -> None:
         self._number = number
+        self._where = f"in DataLoader worker process {number}"
         self._mark: Mark = [*NEW_MARK] if mark is None else mark
         self._writer = SlotWriter(arena, self._ask)
         self._inbox: list[Unit | SlotGiven] = []
@@ -112,7 +113,7 @@ class Worker(ABC):
         try:
             job_factory = source.job_factory()
         except Exception as error:
-            self.send(Broken(dumps(Failure.of(error, f"in DataLoader worker process {self._number}"))))
+            self.send(Broken(dumps(Failure.of(error, self._where))))
             raise process_setup.Leaving(1) from None
         self._mark[ACTIVITY] = Activity.IDLE
         end_duties.begin()
@@ -123,7 +124,7 @@ class Worker(ABC):
 
     def run(self, job_factory: JobFactory) -> None:
         """Works until its peer has ended."""
-        where = f"in DataLoader worker process {self._number}"
+        where = self._where
         job: Job | None = None
         init_failure: Failure | None = None
         try:
@@ -135,23 +136,31 @@ class Worker(ABC):
         except Exception as error:
             init_failure = Failure.of(error, where)
         end_duties.look()
-        while True:
-            self._unit, blob, slot, known, part, made_parts = self._next(Unit)
-            self._announced.discard(self._unit)
-            if job is not None and (resume := self._resume) is not None:
-                self._resume = None
-                job.resume(resume)
-            start, self._processor = time.perf_counter(), time.process_time()
-            self._start, self._most = start, 0
-            self._offered = None if slot is None else Slot(*slot)
-            self._writer.begin(self._offered if part is None else None)
-            if job is None:
-                self._answer("error", dumps(init_failure), start, None)
-            elif part is None:
-                self._do(job, blob, start, where, known, made_parts)
-            else:
-                self._do_part(job, blob, start, where, part)
-            del blob
+        try:
+            while True:
+                self._unit, blob, slot, known, part, made_parts = self._next(Unit)
+                self._announced.discard(self._unit)
+                if job is not None and (resume := self._resume) is not None:
+                    self._resume = None
+                    job.resume(resume)
+                start, self._processor = time.perf_counter(), time.process_time()
+                self._start, self._most = start, 0
+                self._offered = None if slot is None else Slot(*slot)
+                self._writer.begin(self._offered if part is None else None)
+                if job is None:
+                    self._answer("error", dumps(init_failure), start, None)
+                elif part is None:
+                    self._do(job, blob, start, where, known, made_parts)
+                else:
+                    self._do_part(job, blob, start, where, part)
+                del blob
+        finally:
+            if job is not None:
+                job.close()
+
+    def _failure(self, error: Exception, where: str) -> Failure:
+        """Returns the description of an error of a unit."""
+        return Failure.of(error, where)
 
     def _do(
         self, job: Job, blob: bytes, start: float, where: str, known: KnownFaults, made_parts: Sequence[MadePart]
@@ -172,7 +181,7 @@ class Worker(ABC):
         except NothingLeft:
             return "empty", b""
         except Exception as error:
-            return "error", dumps(Failure.of(error, located(where, job.failed_index())))
+            return "error", dumps(self._failure(error, located(where, job.failed_index())))
 
     def _packed(self, batch: object) -> object:
         """Returns the written batch; raises CannotSendError if part of it does not pickle."""
@@ -221,7 +230,7 @@ class Worker(ABC):
             parts = math.ceil(count / (rows[1] - rows[0]))
             return "short" if self._is_short else "misfit", (error.for_good, self._handed_over(job, parts))
         except Exception as error:
-            return "error", dumps(Failure.of(error, located(where, job.failed_index())))
+            return "error", dumps(self._failure(error, located(where, job.failed_index())))
 
     def _handed_over(self, job: Job, parts: int = 0) -> bytes | None:
         """Returns the form of the samples of a part that is written; else its samples, pickled, where memory holds
@@ -382,8 +391,11 @@ class ZygotesWorker(Worker):
         return messages
 
     def arrived(self) -> list[ToWorker]:
-        """Returns the messages of the zygote that have arrived. `receive` and `_wait` notice its end."""
-        return self._channel.receive()
+        """Returns the messages of the zygote that have arrived. Leaves when it has ended."""
+        messages = self._channel.receive()
+        if self._channel.ended and not messages:
+            raise process_setup.Leaving(0)
+        return messages
 
     def _wait(self) -> None:
         """Waits for the zygote; ends if the trainer has ended."""

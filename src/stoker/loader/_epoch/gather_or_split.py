@@ -61,13 +61,14 @@ def may_share(options: LoaderOptions) -> bool:
 
     False if a user's function needs a whole batch (`collate_fn`, `__getitems__`, also of a dataset within one of
     Stoker's), if a worker has a state of its own (`worker_init_fn`, `seeding="worker"`), if a bad sample may be left
-    out or replaced (`on_error`), if a worker's threads make several batches at once, or if batches are gathered, which
-    is cheap.
+    out or replaced (`on_error`), if a worker's threads make several batches at once, if workers are on other machines,
+    or if batches are gathered, which is cheap.
     """
     return (
         options.capabilities.splits_batches
+        and options.remote is None
         and options.num_workers > 1
-        and options.threads == 1
+        and options.units_at_once == 1  # else a worker makes samples of several
         and options.auto_collation
         and not options.is_stream
         and not datapipes.prepares_workers(options)

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ import numpy as np
 from stoker._core import mistakes, nominal
 from stoker._core.exceptions import users_level
 from stoker._engine.backends import KINDS, Kind
+from stoker._engine.machines.cluster import Ray
+from stoker.datasets.awaited import is_awaited
+from stoker.device.fields import Placement
 from stoker.errors import MissingExtraError, StokerWarning
 
 DEFAULT_MAX_ERRORS = 100
@@ -112,6 +116,19 @@ def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persiste
         raise ValueError("persistent_workers option needs num_workers > 0")
 
 
+def check_remote(remote: Any, worker_method: str) -> None:
+    """Refuses workers on other machines where they cannot be had."""
+    if remote is None:
+        return
+    if not isinstance(remote, Ray):
+        raise TypeError(f"remote should be stoker.Ray(num_workers=...) or None, but got remote={remote!r}")
+    if KINDS[worker_method].capabilities.are_threads:
+        raise ValueError("remote=stoker.Ray(...) needs process workers: leave out worker_method='thread'.")
+    if not hasattr(os, "fork"):
+        raise ValueError(f"remote=stoker.Ray(...) needs a system with fork, and {sys.platform} has none.")
+    remote.check_installed()
+
+
 def check_threads(threads: Any, num_workers: int, worker_method: str, iterable: bool) -> int:
     """Returns the number of threads that make samples in each worker."""
     number = count("threads_per_worker", threads)
@@ -126,6 +143,25 @@ def check_threads(threads: Any, num_workers: int, worker_method: str, iterable: 
         raise ValueError(
             f"threads_per_worker={number} needs a dataset with indices: a stream is read by one thread, sample by "
             "sample. Use more workers, or a map-style dataset."
+        )
+    return number
+
+
+def check_concurrency(args: Mapping[str, Any], iterable: bool) -> int | None:
+    """Returns the number of samples that each worker awaits at a time; None for the default."""
+    value, dataset = args["concurrency"], args["dataset"]
+    is_async = not iterable and is_awaited(dataset, args["batch_size"] is not None or args["batch_sampler"] is not None)
+    number = None if value is None else count("concurrency", value, "None")
+    if number and not is_async:
+        raise ValueError(
+            f"concurrency={number} is for datasets whose samples are awaited, but {type(dataset).__name__} has no "
+            "`async def __getitem__`. Write one, which may await a sample of another dataset; for samples that block "
+            f"their thread use threads_per_worker={number}."
+        )
+    if is_async and number != 0 and args["threads_per_worker"] != 1:
+        raise ValueError(
+            f"threads_per_worker={args['threads_per_worker']} is for samples that block their thread, but those of "
+            f"{type(dataset).__name__} are awaited: use concurrency={args['threads_per_worker']}."
         )
     return number
 
@@ -194,6 +230,20 @@ def check_output(output: Any) -> None:
         )
 
 
+def check_device(device: Any, output: str, buffers: Any) -> None:
+    """Refuses what is no device, a device for arrays, and buffers on no device."""
+    if device is None:
+        if buffers is not None:
+            raise ValueError(f"device_buffers={buffers} are memory of a device: pass device= too, such as 'cuda'.")
+        return
+    if output == "numpy":
+        raise ValueError(
+            "device= moves torch's tensors, and this loader gives NumPy arrays (output='numpy'). Leave device= out and "
+            "move the arrays in the training loop (jax.device_put), or install torch and choose output='torch'."
+        )
+    Placement(device)
+
+
 def check_dataset(dataset: Any, iterable: bool) -> None:
     """Refuses a dataset from which no samples can be fetched, and a text that names a file or folder."""
     if isinstance(dataset, str):
@@ -203,6 +253,13 @@ def check_dataset(dataset: Any, iterable: bool) -> None:
         warnings.warn(text, StokerWarning, stacklevel=users_level())
     if iterable or hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"):
         return
+    if hasattr(type(dataset), "__aiter__"):
+        raise TypeError(
+            f"{type(dataset).__name__} has an __aiter__: its samples come one after another, so to await them gains "
+            "nothing. Define an `async def __getitem__`, of which each worker awaits several at a time; or derive from "
+            "IterableDataset, with an __iter__ that steps through it: `loop = asyncio.new_event_loop()`, and in a loop "
+            "`yield loop.run_until_complete(anext(iterator))`."
+        )
     hint = mistakes.of_place(dataset) or mistakes.of_iterable(dataset)
     raise TypeError(
         f"dataset should have __getitem__ (and __len__), or be an IterableDataset, but got "

@@ -14,14 +14,17 @@ from typing import Any, Literal, cast
 from stoker._core import nominal
 from stoker._engine.backend import Capabilities
 from stoker._engine.backends import KINDS, kind_of
+from stoker._engine.machines.cluster import Ray
 from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.datasets import base
+from stoker.datasets.awaited import is_awaited
 from stoker.datasets.nesting import batched_by
 from stoker.events import Listener
 from stoker.loader._job import datapipes
 from stoker.loader._job.error_policy import OnError
 from stoker.loader._job.jpeg_reader import JpegReading
+from stoker.loader._job.work import CONCURRENCY
 from stoker.loader._options import argument_checks
 from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS, check_error_budget
 
@@ -32,6 +35,8 @@ Method = Literal["serial", "thread", "process"]
 @dataclass(frozen=True, eq=False)
 class LoaderOptions:
     """The arguments of a `DataLoader`, under their names, and values derived from them. Immutable.
+
+    `num_workers` counts the workers on other machines (`remote`) too; those of this machine come first.
 
     Attributes:
         is_stream: whether the dataset is iterated over, and not indexed.
@@ -65,6 +70,7 @@ class LoaderOptions:
     # Stoker's
     worker_method: Literal["process", "thread"] = "process"
     threads_per_worker: int = 1
+    concurrency: int | None = None
     seeding: Literal["auto", "sample", "worker"] = "auto"
     shard: Literal["auto", "none", "torch"] = "auto"
     seed: int | None = None
@@ -85,6 +91,10 @@ class LoaderOptions:
     max_samples_per_worker: int | None = None
     share_heap: bool = True
     on_event: Listener | None = None
+    device: Any = None
+    prefetch_to_device: int = 1
+    device_buffers: int | None = None
+    remote: Ray | None = None
     # Derived
     is_stream: bool = False
     auto_collation: bool = False
@@ -115,17 +125,25 @@ class LoaderOptions:
         """Returns the number of threads that make samples in each worker."""
         if self.is_stream or not self.capabilities.own_process:
             return 1
-        whole = self.auto_collation and batched_by(self.dataset) is not None
+        whole = self.in_flight or (self.auto_collation and batched_by(self.dataset) is not None)
         return 1 if whole else self.threads_per_worker
 
     @property
+    def in_flight(self) -> int:
+        """Returns the number of samples that each worker awaits at a time; 0 if they are not awaited."""
+        if self.is_stream or self.concurrency == 0 or not is_awaited(self.dataset, self.auto_collation):
+            return 0
+        return CONCURRENCY if self.concurrency is None else self.concurrency
+
+    @property
     def units_at_once(self) -> int:
-        """Returns the number of units that a worker holds at once, enough to keep its threads busy."""
-        if self.threads == 1:
+        """Returns the number of units that a worker holds, enough for its threads or the samples that it awaits."""
+        at_once = max(self.threads, self.in_flight)
+        if at_once == 1 or not self.capabilities.has_workers:
             return 1
         from stoker.loader._job.sample_threads import units_at_once
 
-        return units_at_once(self.threads, self.batch_sampler if self.auto_collation else None)
+        return units_at_once(at_once, self.batch_sampler if self.auto_collation else None)
 
 
 TORCHS = (
@@ -136,9 +154,12 @@ TORCHS = (
 """Options that are attributes of torch's loader: read from the loader at each epoch, since they may be set."""
 
 STOKERS = (
-    *("worker_method", "threads_per_worker", "seeding", "shard", "seed", "output", "distributed", "num_replicas"),
-    *("rank", "mesh", "batches_per_epoch", "max_restarts", "on_error", "max_errors", "max_error_rate", "quarantine"),
+    *("worker_method", "threads_per_worker", "concurrency", "seeding", "shard", "seed", "output", "distributed"),
+    *("num_replicas", "rank", "mesh", "batches_per_epoch", "max_restarts", "on_error", "max_errors"),
+    *("max_error_rate", "quarantine"),
     *("stall_warning", "stall_action", "memory_budget", "max_samples_per_worker", "share_heap", "on_event"),
+    *("device", "prefetch_to_device", "device_buffers"),
+    "remote",
 )
 """Options that torch's loader does not have."""
 
@@ -147,7 +168,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     """Returns the options of a new loader, without its samplers and its default `collate_fn`.
 
     Args:
-        args: the arguments by name. `num_workers` is a number by now.
+        args: the arguments by name. `num_workers` is a number by now, with the workers on other machines.
 
     Raises:
         ValueError, TypeError, AssertionError, MissingExtraError: contradictory or impossible arguments, as torch words
@@ -158,6 +179,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     method = args["worker_method"]
     argument_checks.check_choice("worker_method", method, argument_checks.METHODS)
     argument_checks.check_workers(number, args["timeout"], args["prefetch_factor"], args["persistent_workers"])
+    argument_checks.check_remote(args["remote"], method)
     threads = argument_checks.check_threads(args["threads_per_worker"], number, method, is_stream)
     output = args["output"]
     if output is None:
@@ -169,6 +191,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     context = argument_checks.context_of(args["multiprocessing_context"], number)
     if argument_checks.asks_for_threads(context):
         method = "thread"
+        argument_checks.check_remote(args["remote"], method)
     seed = args["seed"]
     num_replicas, rank, batches_per_epoch = argument_checks.check_ranks(
         args["distributed"],
@@ -185,6 +208,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     mine = {
         **args,
         "threads_per_worker": threads,
+        "concurrency": argument_checks.check_concurrency(args, is_stream),
         "output": output,
         "multiprocessing_context": context,
         "seed": None if seed is None else argument_checks.integer("seed", seed, "None"),
@@ -200,8 +224,11 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
         "memory_budget": argument_checks.size("memory_budget", args["memory_budget"], of=of_bytes),
         "max_samples_per_worker": argument_checks.size("max_samples_per_worker", args["max_samples_per_worker"]),
         "share_heap": bool(args["share_heap"]),
+        "prefetch_to_device": argument_checks.count("prefetch_to_device", args["prefetch_to_device"]),
+        "device_buffers": argument_checks.size("device_buffers", args["device_buffers"]),
         "is_stream": is_stream,
     }
+    argument_checks.check_device(args["device"], output, args["device_buffers"])
     argument_checks.check_dataset(dataset, is_stream)
     argument_checks.check_collate(args["collate_fn"])
     shuffle = mine.pop("shuffle")
