@@ -41,6 +41,7 @@ class MapFetcher:
 
     Attributes:
         failed_index: index of the sample that raised, after `samples` has; all of the unit's, if the batch raised.
+        positions: of the unit's samples that were not left out, after `samples`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class MapFetcher:
         self._at_hand: deque[Any] = deque()  # the first samples of the next unit; the last may be an error
         self._skips = False  # whether the dataset has asked to leave a sample out
         self.failed_index: Any = None
+        self.positions: Sequence[int] = ()
 
     def samples(self, work: Work, seeds: SampleSeeding, keep: RowSink | None = None) -> list[Any]:
         """Returns the unit's samples in order, without those that were left out.
@@ -84,19 +86,21 @@ class MapFetcher:
         except self._leaving as left:
             error = _left(left)
             if (place := seeds.failed_at) is not None:
-                self._blame(place, indices, _positions(work, indices), error)
+                self._blame(place, indices, positions_of(work, indices), error)
             raise error from left
         except Exception as error:
             place = seeds.failed_at
             if place is None:
                 self.failed_index = work.indices
             elif place < len(indices):
-                self._blame(place, indices, _positions(work, indices), error)
+                self._blame(place, indices, positions_of(work, indices), error)
             raise
+        self.positions = positions_of(work, indices)
         if self._error_policy.has_met_any:
-            samples = [sample for sample in samples if sample is not LEFT_OUT]
-            if not samples:
+            kept = [place for place, sample in enumerate(samples) if sample is not LEFT_OUT]
+            if not kept:
                 raise NothingLeft
+            samples, self.positions = [samples[place] for place in kept], [self.positions[place] for place in kept]
         return samples
 
     @property
@@ -129,7 +133,7 @@ class MapFetcher:
             MisfitError: raised by `keep`.
         """
         indices = list(work.indices)
-        positions = _positions(work, indices)
+        positions = positions_of(work, indices)
         done: list[Any] = []
         refused: list[Any] = []
         fetch = self._kept(keep, first)
@@ -159,7 +163,7 @@ class MapFetcher:
         rest is fetched now. `keep` is as in `samples`.
         """
         indices, mark = list(work.indices), self._mark
-        positions = _positions(work, indices)
+        positions = positions_of(work, indices)
 
         def fetch(index: Any) -> Any:
             place = mark[PLACE]
@@ -173,6 +177,7 @@ class MapFetcher:
             if seeds.failed_at is not None:
                 self._blame(seeds.failed_at, indices, positions, error)
             raise
+        self.positions = positions
         samples = [sample for sample in samples if sample is not LEFT_OUT]
         if not samples:
             raise NothingLeft
@@ -204,7 +209,7 @@ class MapFetcher:
         if self._error_policy.knows_any:
             self._threads.rest()  # one at a time: so the mark says which it was
             return self._in_turn(work, seeds, indices)
-        samples = self._threads.made(work, _positions(work, indices), indices, self._fetch)
+        samples = self._threads.made(work, positions_of(work, indices), indices, self._fetch)
         try:
             return self._in_turn(work, seeds, indices, samples)
         finally:
@@ -222,7 +227,7 @@ class MapFetcher:
         """Begins the samples of a coming unit, in threads."""
         if self._threads is not None:
             indices = list(work.indices) if self._batched else [work.indices]
-            self._threads.begin(work, _positions(work, indices), indices, self._fetch)
+            self._threads.begin(work, positions_of(work, indices), indices, self._fetch)
 
     def _in_turn(
         self,
@@ -234,7 +239,7 @@ class MapFetcher:
     ) -> list[Any]:
         """Returns the samples fetched one by one, or made by threads."""
         if not (self._skips or self._error_policy.is_lenient or self._error_policy.knows_any):
-            positions = _positions(work, indices)
+            positions = positions_of(work, indices)
             skipped = functools.partial(self._skipped, work, seeds, indices, keep)
             if fetched is None:
                 return seeds.samples(work.seed, positions, self._kept(keep), indices, skipped=skipped)
@@ -285,7 +290,7 @@ class MapFetcher:
         fetched: Made | None = None,
         keep: RowSink | None = None,
     ) -> list[Any]:
-        positions = _positions(work, indices)
+        positions = positions_of(work, indices)
         guarded = functools.partial(self._guarded, work, seeds, indices, fetch, fetched)
 
         def kept(item: tuple[int, Any]) -> Any:
@@ -380,7 +385,7 @@ def _left(left: BaseException) -> WorkerDiedError:
     return error
 
 
-def _positions(work: Work, indices: Sequence[Any]) -> range:
+def positions_of(work: Work, indices: Sequence[Any]) -> range:
     return range(work.position, work.position + work.stride * len(indices), work.stride)
 
 
