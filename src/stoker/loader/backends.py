@@ -32,12 +32,14 @@ def new_backend(options: LoaderOptions, record: LoaderRecord, dispatcher: EventD
         AssertionError: `timeout` without workers, as torch words it.
         CannotSendError, WorkerStartError, MemoryLimitError: the workers cannot be started.
     """
-    # The trainer makes the tensors of process workers, so that these need no torch
-    output = "deferred" if options.capabilities.own_process and options.output == "torch" else options.output
-    collate_fn = collate.for_output(options.collate_fn, output)
+    # The trainer makes the tensors of process workers, so that these need no torch, unless a transform takes them
+    deferred = options.capabilities.own_process and options.worker_transform is None
+    output = "deferred" if deferred and options.output == "torch" else options.output
+    collate_fn = options.collation(output)
     parts = {
         "dataset": options.dataset,
         "collate_fn": collate_fn,
+        "batch_transform": options.worker_transform,
         "worker_init_fn": datapipes.sharing_out(options.dataset, options.worker_init_fn),
         "on_error": options.on_error,
         "settings": _settings(options, collate.is_ours(collate_fn), record),

@@ -95,6 +95,14 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         batch_sampler: any iterable of lists of indices.
         collate_fn: makes a batch from a list of samples, in the worker. The default and `PadCollator` write straight
             into the shared memory of the batch; the result of any other function is copied once.
+        batch_transform: called with each collated batch, in the worker, and returns the batch that is delivered:
+            `stoker.device.Compose`, a module of Kornia or torchvision, any function. `stoker.batch_draws()` gives it
+            random numbers for each sample; other generators are seeded once for the batch. What it returns is copied
+            once.
+        pad_to: sizes by field, such as `{"input_ids": (128, 256, 512)}`: the second dimension of the field in a batch
+            gets the least that fits, padded in collation with the `PadCollator`'s value, or 0 in the default collation.
+            A longer batch keeps its own length, with one warning. A field is a key, a place, the name of an attribute,
+            or a tuple of them.
         drop_last: leaves out a last, smaller batch.
         batches_per_epoch: number of batches in an epoch. One shuffled pass over the samples follows another without
             end, and each epoch takes the next that many batches.
@@ -293,6 +301,8 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         prefetch_to_device: int = 1,
         device_buffers: int | None = None,
         remote: Ray | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
+        pad_to: Mapping[Any, int | Sequence[int]] | None = None,
     ) -> None:
         if num_workers == "auto" and remote is not None:
             raise ValueError("num_workers='auto' counts the workers of this machine alone: with remote= pass a number.")

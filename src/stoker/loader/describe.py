@@ -184,8 +184,11 @@ def _ahead(options: LoaderOptions, ledger: Ledger) -> str:
 
 
 def _collation(options: LoaderOptions) -> str:
-    own = collate.is_ours(collate.for_output(options.collate_fn, options.output))
+    own = collate.is_ours(options.collation(options.output))
     name = asked(options.collate_fn, "__name__", type(options.collate_fn).__name__)
+    if options.worker_transform is not None:
+        transform = asked(options.batch_transform, "__name__", type(options.batch_transform).__name__)
+        own, name = False, f"{name}, then batch_transform={transform}"
     if not options.capabilities.lends_memory:
         return f"{name}, {options.output} leaves"
     how = "straight into shared memory" if own else "what it returns is copied into shared memory once"

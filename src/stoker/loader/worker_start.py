@@ -80,7 +80,7 @@ def check_sending(options: LoaderOptions) -> None:
 def _sent(options: LoaderOptions) -> dict[str, object]:
     """Returns what clean workers are sent of the user's, by the names under which messages speak of it."""
     names = ("dataset", "collate_fn", "worker_init_fn", "on_error")
-    return {name: getattr(options, name) for name in names}
+    return {**{name: getattr(options, name) for name in names}, "batch_transform": options.worker_transform}
 
 
 # Whether workers may use JAX. A forked worker that uses it waits for ever if JAX has started a backend before the fork.

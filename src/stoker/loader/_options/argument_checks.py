@@ -84,14 +84,19 @@ def check_faults(on_error: Any, on_event: Any, stall_action: Any, kind: Kind) ->
     """Checks the reactions to samples that fail and workers that stall, and the listener."""
     if not callable(on_error):
         check_choice("on_error", on_error, ON_ERROR)
-    if on_event is not None and not callable(on_event):
-        raise TypeError(f"on_event should be a function of an event or None, but got on_event={on_event!r}")
+    check_function("on_event", on_event, "an event")
     check_choice("stall_action", stall_action, STALL_ACTIONS)
     if stall_action == "restart" and not kind.capabilities.ends_stalled:
         raise ValueError(
             f"stall_action='restart' needs process workers: a {kind.name} worker cannot be ended. Use 'warn' or "
             "'raise', or worker_method='process'."
         )
+
+
+def check_function(name: str, value: Any, of: str) -> None:
+    """Refuses what is neither a function nor None."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} should be a function of {of} or None, but got {name}={value!r}")
 
 
 def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:

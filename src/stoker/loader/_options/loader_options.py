@@ -7,16 +7,18 @@ use. Stoker's own options are read from here alone: a subclass may use their nam
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from stoker import collate
 from stoker._core import nominal
 from stoker._engine.backend import Capabilities
 from stoker._engine.backends import KINDS, kind_of
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
+from stoker.collate import registry
 from stoker.datasets import base
 from stoker.datasets.awaited import is_awaited
 from stoker.datasets.nesting import batched_by
@@ -95,6 +97,8 @@ class LoaderOptions:
     prefetch_to_device: int = 1
     device_buffers: int | None = None
     remote: Ray | None = None
+    batch_transform: Callable[[Any], Any] | None = None
+    pad_to: Mapping[Any, Any] | None = None
     # Derived
     is_stream: bool = False
     auto_collation: bool = False
@@ -114,6 +118,16 @@ class LoaderOptions:
     def capabilities(self) -> Capabilities:
         """Returns the capabilities of the backend that makes batches."""
         return KINDS[self.method].capabilities
+
+    @property
+    def worker_transform(self) -> Callable[[Any], Any] | None:
+        """Returns the transform that is applied to a batch where it is made, after collation; None for none."""
+        return self.batch_transform
+
+    def collation(self, output: registry.Output) -> Callable[[Any], Any]:
+        """Returns the function that collates, with leaves of this kind."""
+        padded = self.collate_fn if self.pad_to is None else collate.padded_to(self.collate_fn, self.pad_to)
+        return collate.for_output(padded, output)
 
     @property
     def error_word(self) -> str | None:
@@ -160,6 +174,7 @@ STOKERS = (
     *("stall_warning", "stall_action", "memory_budget", "max_samples_per_worker", "share_heap", "on_event"),
     *("device", "prefetch_to_device", "device_buffers"),
     "remote",
+    *("batch_transform", "pad_to"),
 )
 """Options that torch's loader does not have."""
 
@@ -231,6 +246,11 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     argument_checks.check_device(args["device"], output, args["device_buffers"])
     argument_checks.check_dataset(dataset, is_stream)
     argument_checks.check_collate(args["collate_fn"])
+    if args["pad_to"] is not None:
+        batches = args["batch_size"] is not None or args["batch_sampler"] is not None
+        default = collate.default_collate if batches else collate.default_convert
+        collate.padded_to(default if args["collate_fn"] is None else args["collate_fn"], args["pad_to"])
+    argument_checks.check_function("batch_transform", args["batch_transform"], "a batch")
     shuffle = mine.pop("shuffle")
     if is_stream:
         if datapipes.is_iter(dataset):
