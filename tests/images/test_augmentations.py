@@ -178,7 +178,7 @@ def test_a_repr_names_interpolation_and_fill() -> None:
     assert repr(RandomRotation(5, fill=(1, 2, 3))).endswith("fill=(1, 2, 3))")
 
 
-def test_a_transform_of_torchvisions_behind_an_array_is_told_to_take_an_image() -> None:
+def test_a_transform_of_torchvisions_behind_an_array() -> None:
     with pytest.raises(TypeError) as told:
         stoker.images.Compose([stoker.images.Resize(32, antialias=None), v1.ColorJitter(0.5)])(encoded(PHOTO))
     assert told.value.__notes__ == ["ColorJitter was given an array: put PIL.Image.fromarray before it."]

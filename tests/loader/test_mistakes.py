@@ -174,7 +174,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str, str | None]] = {
     ),
     "a zip as dataset": (
         lambda library: epoch(library, zip([1], [2], strict=True)),
-        r"TypeError: dataset should .* got zip. It has no samples by index: pass list\(...\) of it, or stoker.from_",
+        r"TypeError: dataset should .* got zip. It has no samples by index: pass list\(...\) of it, or",
         r"TypeError: object of type 'zip' has no len\(\)",
     ),
     "a set as dataset": (
