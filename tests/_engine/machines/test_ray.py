@@ -101,6 +101,7 @@ def test_resources_that_are_not_there(cluster: Any) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:worker . .* is replaced between two batches:stoker.StokerWarning")
 def test_drained_node_finishes_its_units(cluster: Any) -> None:
     from ray.core.generated import autoscaler_pb2
 
