@@ -100,6 +100,8 @@ def test_resources_that_are_not_there(cluster: Any) -> None:
         next(batches(0, remote))
 
 
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:worker . .* is replaced between two batches:stoker.StokerWarning")
 def test_drained_node_finishes_its_units(cluster: Any) -> None:
     from ray.core.generated import autoscaler_pb2
 
@@ -117,6 +119,7 @@ def test_drained_node_finishes_its_units(cluster: Any) -> None:
     assert [event.kind for event in told if isinstance(event, (WorkerRetired, WorkerDied))] in ([], ["WorkerRetired"])
 
 
+@pytest.mark.long
 def test_trainer_in_a_worker_of_ray(cluster: Any) -> None:
     import ray
 

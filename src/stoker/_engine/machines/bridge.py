@@ -259,7 +259,7 @@ class Bridge:
         for remote in self._remotes.values():
             if remote.node in nodes and remote.is_ready and not (remote.is_wanted or remote.drains):
                 remote.drains = True
-                why = f"its machine ({remote.name}) is to be taken away, and gets no new batch"
+                why = "its machine is to be taken away, and gets no new batch"
                 self._zygote.send(RemoteDrains(remote.number, why))
 
     def _has_no_actor(self, report: Ended) -> None:
@@ -369,7 +369,9 @@ class Bridge:
         else:
             stack = f"\n{remote.exit.stack}" if remote.exit.stack else ""
             how = linux.exit_text(remote.exit.code)
-            self._end_run(f"worker {remote.number} ({remote.name}) {how} before it had unpickled the dataset.{stack}")
+            self._end_run(
+                f"worker {remote.number} (pid {remote.name}) {how} before it had unpickled the dataset.{stack}"
+            )
 
     def _lost(self, remote: Remote) -> None:
         """A worker whose host has ended, or cannot be reached."""

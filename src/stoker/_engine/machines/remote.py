@@ -109,7 +109,7 @@ class Remote:
             match message:
                 case Greeting():
                     greeting, self.node = message, message.node
-                    self.name = f"pid {message.pid} on host {message.host} ({message.address})"
+                    self.name = f"{message.pid} on host {message.host} ({message.address})"
                 case Activities():
                     if (message.place, message.activity) != self.mark:
                         self.mark = message.place, message.activity

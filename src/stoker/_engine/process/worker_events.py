@@ -49,9 +49,9 @@ def death(rules: Rules, end: WorkerExit, where: Where | None) -> Event:
     if end.is_lost:
         at = "" if where is None else f", while it made {where.text}"
         message = (
-            f"worker {end.worker} ({end.pid}) is lost{at}: its machine has ended, or cannot be reached. Other workers "
-            "make its unfinished batches, and another is started in its place. This counts toward max_restarts only "
-            f"where one batch has lost {HOSTS} machines."
+            f"worker {end.worker} (pid {end.pid}) is lost{at}: its machine has ended, or cannot be reached. Other "
+            "workers make its unfinished batches, and another is started in its place. This counts toward "
+            f"max_restarts only where one batch has lost {HOSTS} machines."
         )
         return _of_death(WorkerDied, end, where, message)
     then = "It was replaced, and its unfinished batches are made again. "
