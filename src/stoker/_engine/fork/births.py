@@ -7,6 +7,8 @@ forked, because threads run in it, is the zygote itself; then each birth starts 
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import os
 import pickle
 import select
@@ -99,6 +101,7 @@ class _Forked(HelperProcess):
         self._template = template
         self._answers = answers
         self._born: int | None = None
+        self._code: int | None = None
         self._descriptor = None
         answers.setblocking(False)
 
@@ -118,35 +121,36 @@ class _Forked(HelperProcess):
 
     def reap(self, seconds: float) -> int | None:
         until = time.monotonic() + seconds
-        while (number := self._answers.fileno()) >= 0:
+        while self._code is None and (number := self._answers.fileno()) >= 0:
             poll = select.poll()
             poll.register(number, select.POLLIN)
             if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
                 return None
-            if (code := self._look()) is not None:
-                return code
+            self._look()
+        if self._code is not None:
+            return self._code
         return linux.reap(self._template.pid, max(0.0, until - time.monotonic())) if self._born is None else None
 
     def close(self) -> None:
         super().close()
         self._answers.close()
 
-    def _look(self) -> int | None:
-        """Takes the template's next message: of the birth, or the exit code, which is returned."""
+    def _look(self) -> None:
+        """Takes the template's next message: of the birth, or the exit code."""
+        if self._answers.fileno() < 0:
+            return
         try:
             data, descriptors, _, _ = socket.recv_fds(self._answers, MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
-            return None
+            return
         except OSError:
             data, descriptors = b"", []
         if not data:
             self._answers.close()
-            return None
-        number = int(data)
-        if self._born is not None:
-            return number
-        self._born, self._descriptor = number, descriptors[0]
-        return None
+        elif self._born is None:
+            self._born, self._descriptor = int(data), descriptors[0]
+        else:
+            self._code = int(data)
 
 
 class _Template:
@@ -292,5 +296,11 @@ def _settings(head: Head) -> str | None:
         return None
     status = [line for line in lines if line.partition(":")[0] in _OF_STATUS]
     streams = [_is_inherited(number) and os.isatty(number) for number in range(3)]
-    given = interpreter(), head["preparation"], head["modules"], sorted(os.environb.items())
+    given = interpreter(), head["preparation"], head["modules"], _environment()
     return repr((given, streams, status, others, schedule))
+
+
+def _environment() -> list[bytes | None]:
+    """Returns the environment of programs that this process starts, also what C code has set."""
+    variables = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    return [*itertools.takewhile(lambda text: text is not None, map(variables.__getitem__, itertools.count()))]

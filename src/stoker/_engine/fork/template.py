@@ -9,14 +9,16 @@ interpreter would not, is made anew or keeps the template from staying: threads,
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import pickle
 import select
 import socket
-import sys
 import threading
 from collections.abc import Collection, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
+
+import numpy as np
 
 from stoker._engine.fork import native_pools, start_zygote
 from stoker._engine.fork.births import ALONE, AT_MOST, MESSAGE, STAYS
@@ -34,10 +36,9 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     assert control is not None and answers is not None and lifeline is not None
     linux.die_with_writers(lifeline)
     process_setup.zygote()
-    before = _state_of_numpy()
+    seeded = _state_of_numpy()
     parcel.prepare()
     process_setup.write_out()  # otherwise every zygote would print again the text buffered meanwhile
-    after = _state_of_numpy()
     trainer = Ends.of(ends).trainer
     assert trainer is not None
     known = {*parcel.descriptors, trainer}
@@ -51,8 +52,7 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     linux.give_back()
     gc.freeze()
     asked.send(STAYS)
-    reseeds = after is not None and before in (None, after)
-    template = _Template(asked, os.dup(trainer), lifeline, parcel.modules, reseeds)
+    template = _Template(asked, os.dup(trainer), lifeline, parcel.modules, seeded == _state_of_numpy())
     if template.fork(answers):
         start_zygote.run_clean(parcel, ends, is_set_up=True)
     parcel.close({control, answers, lifeline})
@@ -71,9 +71,7 @@ class _Template:
         reseeds: whether NumPy's global generator has the seed that it was imported with, which is random.
     """
 
-    def __init__(
-        self, control: socket.socket, trainer: int, lifeline: int, modules: list[str], reseeds: bool
-    ) -> None:
+    def __init__(self, control: socket.socket, trainer: int, lifeline: int, modules: list[str], reseeds: bool) -> None:
         self._control = control
         self._trainer = trainer
         self._lifeline = lifeline
@@ -92,8 +90,9 @@ class _Template:
             for descriptor, (_, other) in self._zygotes.items():
                 os.close(descriptor)
                 os.close(other)
+            importlib.invalidate_caches()  # modules may have been written since
             if self._reseeds:
-                sys.modules["numpy.random"].seed()
+                np.random.seed()
             return True
         descriptor = os.pidfd_open(pid)
         self._zygotes[descriptor] = pid, answers
@@ -213,7 +212,6 @@ def _open_descriptors() -> set[int]:
     return found
 
 
-def _state_of_numpy() -> bytes | None:
-    """Returns the state of NumPy's global generator; None where it is not imported."""
-    random: Any = sys.modules.get("numpy.random")
-    return None if random is None else pickle.dumps(random.get_state())
+def _state_of_numpy() -> bytes:
+    """Returns the state of NumPy's global generator."""
+    return pickle.dumps(np.random.get_state())

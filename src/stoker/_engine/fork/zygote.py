@@ -7,6 +7,7 @@ keeps units until they are delivered.
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 import socket
@@ -177,7 +178,7 @@ class Zygote:
             self._watch(self._remote.channel.fileno(), self._from_bridge)
         for number in range(self._workers):
             self._spawn(number)
-            self._from_trainer()  # the first unit does not wait for the last worker
+            self._serve(0.0)  # neither the first unit nor the first batch waits for the last worker
         linux.name_process("stoker-zygote")  # slow steps that can wait run while the workers begin
         linux.give_back()  # pages that the trainer had freed and written again since exist only here
         left = memory.available()
@@ -187,11 +188,15 @@ class Zygote:
             linux.die_first(child.pid)
         self._handle([AllStarted(left.bytes)])
         while True:
-            self._flush()
-            for key, _ in self._selector.select(self._alarm.patience()):
-                key.data()
+            self._serve(self._alarm.patience())
             if self._alarm.descriptor is None:
                 self._ring()
+
+    def _serve(self, patience: float | None) -> None:
+        """Sends what is queued, and handles what arrives within this time."""
+        self._flush()
+        for key, _ in self._selector.select(patience):
+            key.data()
 
     def _watch(self, descriptor: int, call: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, call)
@@ -368,11 +373,16 @@ class Zygote:
     def _await_leaving(self, pids: dict[int, int], seconds: float) -> dict[int, int]:
         """Waits for workers to end, not beyond the trainer's end; returns those that have not."""
         until, pause = time.monotonic() + seconds, 0.0005
+        poll = select.poll()
+        for number in pids:
+            if (descriptor := self._children[number].descriptor) is not None:
+                poll.register(descriptor, select.POLLIN)
         while pids := {number: pid for number, pid in pids.items() if not linux.reaped(pid)}:
             if time.monotonic() >= until or self._has_trainer_ended():
                 break
             self._trainer.flush()
-            time.sleep(pause)
+            for descriptor, _ in poll.poll(pause * 1000):  # those without a pidfd are looked at in between
+                poll.unregister(descriptor)
             pause = min(pause * 2, 0.01)
         return pids
 
