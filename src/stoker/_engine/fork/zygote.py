@@ -58,6 +58,7 @@ from stoker._engine.messages import (
     HeapMarked,
     MarkingHeap,
     ReportAnswer,
+    WorkerPids,
     WorkersLocked,
 )
 from stoker._engine.process import linux, process_setup, worker
@@ -178,7 +179,11 @@ class Zygote:
             self._watch(self._remote.channel.fileno(), self._from_bridge)
         for number in range(self._workers):
             self._spawn(number)
-            self._serve(0.0)  # neither the first unit nor the first batch waits for the last worker
+            if number == 0:
+                self._from_trainer()  # the first unit does not wait for the last worker, nor does the first batch
+            else:
+                self._trainer.queue(WorkerPids([child.pid for child in self._children.values()]))
+                self._serve(0.0)
         linux.name_process("stoker-zygote")  # slow steps that can wait run while the workers begin
         linux.give_back()  # pages that the trainer had freed and written again since exist only here
         left = memory.available()
