@@ -71,10 +71,10 @@ def test_first_batch_does_not_wait_for_the_last_worker(monkeypatch: pytest.Monke
     monkeypatch.setattr(Zygote, "_fork", waits)
     with open(gate), open(opener, "wb", buffering=0) as write:
         iterator = forked(NUMBERS, num_workers=3)
-        batches = [int(next(iterator))]
+        batches = [next(iterator).item()]
         assert len(iterator._backend.pids) == 3  # the helper's, and of two workers
         write.write(b".")
-        assert batches + [int(batch) for batch in iterator] == list(range(50))
+        assert batches + [batch.item() for batch in iterator] == list(range(50))
 
 
 def test_a_forked_child_gets_no_batch_that_has_arrived() -> None:
