@@ -83,7 +83,6 @@ def state_of_a_worker() -> dict[str, Any]:
         "modules": {*sys.modules} - {template.__name__},
         "collector": (gc.isenabled(), gc.get_threshold()),
         "main": sys.modules["__main__"].__name__,
-        "torch": "torch" in sys.modules and sys.modules["torch"].initial_seed(),
         "threads": len(threading.enumerate()),
     }
 
