@@ -97,7 +97,7 @@ class _Forked(HelperProcess):
         answers: socket from which the template sends its pid and pidfd, and later its exit code.
     """
 
-    def __init__(self, template: _Template, answers: socket.socket) -> None:
+    def __init__(self, template: _TemplateHandle, answers: socket.socket) -> None:
         self._template = template
         self._answers = answers
         self._born: int | None = None
@@ -153,7 +153,7 @@ class _Forked(HelperProcess):
             self._code = int(data)
 
 
-class _Template:
+class _TemplateHandle:
     """A template, which ends when nothing refers to it any more, or with this process.
 
     Args:
@@ -208,7 +208,7 @@ def _end(owner: int, pid: int, descriptor: int | None, control: socket.socket, l
         os.close(descriptor)
 
 
-_templates: weakref.WeakValueDictionary[str, _Template] = weakref.WeakValueDictionary()
+_templates: weakref.WeakValueDictionary[str, _TemplateHandle] = weakref.WeakValueDictionary()
 """The templates of this process, by their settings. Those of a process that it was forked from are passed over."""
 
 
@@ -216,7 +216,7 @@ class Births:
     """Keeps the template of a loader's latest birth, which all its clean zygotes with the same settings come from."""
 
     def __init__(self) -> None:
-        self._template: _Template | None = None
+        self._template: _TemplateHandle | None = None
 
     def bear(self, stream: Block, head: Head) -> HelperProcess:
         """Starts a clean zygote for parts that `stream` holds; returns its process."""
@@ -254,7 +254,7 @@ class Births:
             with their_control, their_answers:
                 own = (their_control.fileno(), their_answers.fileno(), their_lifeline)
                 pid = launch(stream, {**head, "entry": ENTRY, "fds": [*own, *head["fds"]]})
-                self._template = _templates[settings] = _Template(pid, control, lifeline)
+                self._template = _templates[settings] = _TemplateHandle(pid, control, lifeline)
         except BaseException:
             control.close()
             answers.close()
