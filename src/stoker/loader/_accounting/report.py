@@ -176,6 +176,9 @@ def copies_in_words(copies: Mapping[str, float]) -> str:
     text = f"{_size(int(copies['bytes']))} of {int(copies['batches']):,} batches were copied to the device"
     if copies["staged"]:
         text += f", {copies['staged'] / copies['bytes']:.0%} of them through pinned memory"
+    if copies.get("decoded"):
+        by_cpu = int(copies["decoded_by_cpu"])
+        text += f"; {int(copies['decoded']):,} images were decoded there" + (f", but for {by_cpu:,}" if by_cpu else "")
     if copies["seconds"] > 0:
         hidden = 1 - min(1.0, copies["stalled"] / copies["seconds"])
         text += f"; {copies['timed'] / copies['seconds'] / 1e9:,.1f} GB/s, {hidden:.0%} of the time beside the step"
