@@ -37,6 +37,7 @@ default_collate_fn_map: dict[Key, CollateFn] = {
 Entries of torch's map of the same name take effect too and need not be repeated.
 """
 
+
 def register_collate_fn(kind: type, fn: CollateFn) -> None:
     """Has the default collation use a function for samples, or parts of samples, of a type.
 
