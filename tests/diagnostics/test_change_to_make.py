@@ -105,8 +105,8 @@ SITUATIONS = {
     ),
     "samples are awaited": (
         situation(4, 0.8, (2.9, SLEEPS), 0.06, awaited=16),
-        ["Pass concurrency=32: samples wait", "each worker awaits 16 at a time", "6% of the CPUs"],
-        ["threads_per_worker", "num_workers"],
+        ["Pass num_workers=8: samples wait", DISK, "concurrency=32 does it in 4 processes"],
+        ["threads_per_worker"],
     ),
     "samples sleep, few workers": (
         situation(1, 0.5, (0.099, SLEEPS), 0.06),

@@ -61,7 +61,9 @@ def unequal_types(batch: Sequence[Any]) -> LeafTypeError:
             "sample, raise stoker.SkipSample to leave a sample out, or give a collate_fn that drops None."
         )
     elif CoroutineType in types:
-        advice = "Samples were not awaited: those of torch's StackDataset are by stoker.StackDataset; in a dataset of your "
+        advice = (
+            "Samples were not awaited: those of torch's StackDataset are by stoker.StackDataset; in a dataset of your "
+        )
         advice += "own, write `async def __getitem__` and await them there."
     elif len(set(types)) > 1:
         advice = "Return the same type for every sample."

@@ -145,7 +145,6 @@ class _Figures:
         self.loader, self.cpus, self.making = loader, cpus, loader.making
         self.workers: int = loader.about.get("num_workers") or 0
         self.threads: int = loader.about.get("threads_per_worker") or 1
-        self.awaited: int = loader.about.get("awaited") or 0  # samples in flight of each worker
         self.is_persistent = bool(loader.about.get("persistent_workers"))
         self.own = (loader.spent - loader.waited) / max(1, loader.batches)  # the loop's step, for each batch
         self.busy = loader.cpu / loader.spent / min(cpus, quota)
@@ -396,15 +395,12 @@ def _computing_samples(known: _Figures) -> str | None:
 
 def _waiting_samples(known: _Figures) -> str:
     workers, used = known.workers, f"{known.used:.0%} of the CPUs are in use"
-    if known.awaited > 1 and (known.making is None or known.computing <= (OFF_CPU if known.used <= SPARE else ASLEEP)):
-        return (
-            f"Pass concurrency={2 * known.awaited}: samples wait for a network or another service, each worker awaits "
-            f"{known.awaited} at a time, and {used}. If the rate stays, that service is at its limit."
-        )
     threads = ""
     if known.threads == 1:
         processes = f"{workers} process{'es' if workers > 1 else ''}"
-        threads = f" With stoker.DataLoader, threads_per_worker=8 does it in {processes}."
+        awaited = known.loader.about.get("awaited")  # samples in flight of each worker
+        way = f"concurrency={2 * awaited}" if awaited else "With stoker.DataLoader, threads_per_worker=8"
+        threads = f" {way} does it in {processes}."
     if known.making is None and known.used <= SPARE:
         return f"Pass num_workers={2 * workers}: {used}, so batches wait, for a disk or a network.{threads}"
     if known.making is None:
