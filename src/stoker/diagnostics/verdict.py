@@ -397,10 +397,9 @@ def _waiting_samples(known: _Figures) -> str:
     workers, used = known.workers, f"{known.used:.0%} of the CPUs are in use"
     threads = ""
     if known.threads == 1:
-        processes = f"{workers} process{'es' if workers > 1 else ''}"
         awaited = known.loader.about.get("awaited")  # samples in flight of each worker
         way = f"concurrency={2 * awaited}" if awaited else "With stoker.DataLoader, threads_per_worker=8"
-        threads = f" {way} does it in {processes}."
+        threads = f" {way} does it in {workers} process{'es' if workers > 1 else ''}."
     if known.making is None and known.used <= SPARE:
         return f"Pass num_workers={2 * workers}: {used}, so batches wait, for a disk or a network.{threads}"
     if known.making is None:
@@ -417,9 +416,8 @@ def _either(known: _Figures, used: float) -> str:
     assert known.making is not None
     waits = 1 - known.making.on_cpu
     return (
-        f"Try num_workers={known.waiting_workers}: samples wait {waits:.0%} of their time, for a CPU or for a disk or "
-        f"a network. Which one cannot be told while {used:.0%} of the CPUs are in use. If the rate stays, make samples "
-        "cheaper."
+        f"Try num_workers={known.waiting_workers}: samples wait {waits:.0%} of their time, for a CPU or for a disk or a "
+        f"network. Which one cannot be told while {used:.0%} of the CPUs are in use. If the rate stays, make samples cheaper."
     )
 
 
