@@ -394,10 +394,9 @@ def _computing_samples(known: _Figures) -> str | None:
 
 
 def _waiting_samples(known: _Figures) -> str:
-    workers, used = known.workers, f"{known.used:.0%} of the CPUs are in use"
-    threads = ""
+    workers, threads, used = known.workers, "", f"{known.used:.0%} of the CPUs are in use"
     if known.threads == 1:
-        awaited = known.loader.about.get("awaited")  # samples in flight of each worker
+        awaited = known.loader.about.get("awaited", 0)
         way = f"concurrency={2 * awaited}" if awaited else "With stoker.DataLoader, threads_per_worker=8"
         threads = f" {way} does it in {workers} process{'es' if workers > 1 else ''}."
     if known.making is None and known.used <= SPARE:
@@ -416,8 +415,9 @@ def _either(known: _Figures, used: float) -> str:
     assert known.making is not None
     waits = 1 - known.making.on_cpu
     return (
-        f"Try num_workers={known.waiting_workers}: samples wait {waits:.0%} of their time, for a CPU or for a disk or a "
-        f"network. Which one cannot be told while {used:.0%} of the CPUs are in use. If the rate stays, make samples cheaper."
+        f"Try num_workers={known.waiting_workers}: samples wait {waits:.0%} of their time, for a CPU or for a disk or "
+        f"a network. Which one cannot be told while {used:.0%} of the CPUs are in use. If the rate stays, make samples "
+        "cheaper."
     )
 
 
