@@ -105,6 +105,7 @@ def test_batches_on_a_device(folder: Path, late: Any, transform: Any) -> None:
         assert (pixels.int() - want.int()).abs().max() <= 3 and (pixels.float() - want.float()).abs().mean() < 0.4
     copies = loader.report().copies
     assert copies["decoded"] == 22 and copies["decoded_by_cpu"] == 4
+    assert copies["bytes"] < 200_000 and not copies["seconds"]  # of the bus: files and labels, and no rate of pixels
     assert "22 images were decoded there, but for 4" in str(loader.report())
 
 

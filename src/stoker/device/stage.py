@@ -342,7 +342,7 @@ class DeviceStage:
         consumer, side = one.current(), one.side
         side.wait_event(consumer.record_event())  # the memory of the device may still be read by earlier work
         with one.using(side):
-            begun = one.timed_event()
+            begun = None if any(move.is_there for move in moves) else one.timed_event()  # else no time of the bus
             if begun is not None:
                 side.record_event(begun)
             try:
