@@ -13,11 +13,24 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from stoker import errors
 from stoker._core.exceptions import summary_of
 from stoker._engine.activity import NEW_MARK, Position
-from stoker._engine.backend import Answer, Backend, EventSink, Failure, Job, JobFactory, NothingLeft, StreamEnd, located
+from stoker._engine.backend import (
+    EARLY,
+    Answer,
+    Backend,
+    Cost,
+    EventSink,
+    Failure,
+    Job,
+    JobFactory,
+    NothingLeft,
+    StreamEnd,
+    located,
+)
 from stoker._engine.backends import THREADS
 from stoker._engine.process_guard import check_owner, harmless
 from stoker._engine.supervision.dispatch import Assignment, Dispatch
@@ -25,10 +38,28 @@ from stoker._engine.supervision.rules import Rules, Stalls
 from stoker._engine.tracebacks import users_stacks
 from stoker.events import Event, WorkerStalled
 
+LOOK = EARLY
+"""Seconds between two looks of a waiting trainer at the answers of a run that has not ended."""
+
 JOIN = 0.5
 """Seconds that `close` waits for threads. A thread cannot be stopped: one in a slow sample ends by itself after it."""
 
-_Inbox = queue.SimpleQueue["tuple[int, object] | None"]
+_Inbox = queue.SimpleQueue["tuple[int, Sequence[object]] | None"]
+"""Number of the first unit of a run, and the work of each."""
+
+
+class _RunEnd(NamedTuple):
+    """The end of a thread's work on a run.
+
+    Attributes:
+        first: number of the run's first unit.
+        made: number of units that are answered.
+        seconds: of work on them.
+    """
+
+    first: int
+    made: int
+    seconds: float
 
 
 class _Outbox:
@@ -38,14 +69,25 @@ class _Outbox:
     """
 
     def __init__(self) -> None:
-        self._answers: deque[tuple[Answer, float]] = deque()
+        self._answers: deque[tuple[Answer, _RunEnd | None]] = deque()
         self._bell = threading.Lock()  # free: something has come
         self._bell.acquire()
 
-    def put(self, answer: Answer, seconds: float) -> None:
-        self._answers.append((answer, seconds))
-        with contextlib.suppress(RuntimeError):  # it has rung already
-            self._bell.release()
+    def put(self, answer: Answer, end: _RunEnd | None) -> None:
+        """Adds an answer. Only the last one of a run wakes the trainer at once: `LOOK` bounds its wait for others."""
+        self._answers.append((answer, end))
+        if end is not None:
+            with contextlib.suppress(RuntimeError):  # it has rung already
+                self._bell.release()
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def within_run(self) -> Answer | None:
+        """Takes and returns the next answer, unless it is the last one of its run, or there is none."""
+        if not self._answers or self._answers[0][1] is not None:
+            return None
+        return self._answers.popleft()[0]
 
     def wait(self, seconds: float | None) -> bool:
         """Returns whether there is an answer, waiting at most this time; may return early after an answer that was
@@ -55,7 +97,7 @@ class _Outbox:
             _hear(self._bell, seconds)
         return bool(self._answers)
 
-    def take(self) -> tuple[Answer, float]:
+    def take(self) -> tuple[Answer, _RunEnd | None]:
         self._bell.acquire(blocking=False)
         return self._answers.popleft()
 
@@ -81,7 +123,9 @@ class ThreadBackend(Backend):
         self._marks = [[*NEW_MARK] for _ in range(workers)]
         self._answers = _Outbox()
         self._queues: list[_Inbox] = [queue.SimpleQueue() for _ in range(workers)]
-        self._work: dict[int, object] = {}
+        self._batches = [0] * workers  # places in their runs of the units that the threads work on
+        self._work: dict[int, Sequence[object]] = {}  # of runs that are not handed out, by their first units
+        self._runs: dict[int, Sequence[object]] = {}  # of several units, handed out
         self._dispatch = Dispatch(workers)
         self._dropped_below = 0
         self._owner = os.getpid()
@@ -89,7 +133,7 @@ class ThreadBackend(Backend):
         closed = threading.Event()
         threads = []
         for number, inbox in enumerate(self._queues):
-            arguments = (job_factory, number, inbox, self._answers, closed, self._marks[number])
+            arguments = (job_factory, number, inbox, self._answers, closed, self._marks[number], self._batches)
             threads.append(threading.Thread(target=_work, args=arguments, name=f"stoker-{number}", daemon=True))
             self._dispatch.joined(number)
         for thread in threads:
@@ -98,13 +142,25 @@ class ThreadBackend(Backend):
         self.close = weakref.finalize(self, _stop, closed, self._queues, threads)  # type: ignore[method-assign]
 
     def submit(self, unit: int, work: object, worker: int | None, rows: int = 0) -> None:
-        self._work[unit] = work
+        self._work[unit] = (work,)
         self._dispatch.submitted(unit, worker)
         self._hand_out()
 
+    def submit_run(self, unit: int, works: Sequence[object]) -> None:
+        self._work[unit] = works
+        self._dispatch.submitted(unit, None)
+        self._hand_out()
+
+    @property
+    def ready(self) -> int:
+        return len(self._answers)
+
     def _hand_out(self) -> None:
         for worker, (unit, *_) in self._dispatch.hand_out():
-            self._queues[worker].put((unit, self._work.pop(unit)))
+            works = self._work.pop(unit)
+            if len(works) > 1:
+                self._runs[unit] = works
+            self._queues[worker].put((unit, works))
             self._note_work(worker)
 
     def _note_work(self, worker: int) -> None:
@@ -113,6 +169,9 @@ class ThreadBackend(Backend):
 
     def receive(self, timeout: float | None) -> Answer:
         check_owner(self._owner)  # a forked child has none of its parent's threads
+        if not self._events and (within := self._answers.within_run()) is not None:
+            if within.unit >= self._dropped_below:
+                return within
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             while self._events:  # events left when the user's listener raises are delivered with the next batch
@@ -122,7 +181,8 @@ class ThreadBackend(Backend):
             now = time.monotonic()
             left = None if until is None else max(0.0, until - now)
             look = self._stalls.next_look(now)
-            wait = min((seconds for seconds in (left, look) if seconds is not None), default=None)
+            soon = LOOK if self._runs else None
+            wait = min((seconds for seconds in (left, look, soon) if seconds is not None), default=None)
             if not self._answers.wait(wait):
                 if until is not None and time.monotonic() >= until:
                     raise errors.LoaderTimeoutError(
@@ -131,17 +191,30 @@ class ThreadBackend(Backend):
                     )
                 self._look_for_stalls()
                 continue
-            answer, seconds = self._answers.take()
-            self._dispatch.answered(answer.worker, Assignment(answer.unit), seconds)
-            self._stalls.answered(answer.unit)
-            self._note_work(answer.worker)
-            self._hand_out()
+            answer, end = self._answers.take()
+            if end is not None:
+                self._end_run(answer, end)
             if answer.unit >= self._dropped_below:
                 return answer
 
+    def _end_run(self, answer: Answer, end: _RunEnd) -> None:
+        """Hands out what comes behind a run: first the units that it has left, one by one."""
+        first, made, seconds = end
+        self._dispatch.answered(answer.worker, Assignment(first), seconds / made)
+        self._stalls.answered(first)
+        works = self._runs.pop(first, ())
+        if len(works) > made and first >= self._dropped_below:
+            left = range(first + made, first + len(works))
+            self._work.update((unit, (works[unit - first],)) for unit in left)
+            self._dispatch.requeued(list(left))
+        answer.cost = Cost(made, seconds)
+        self._note_work(answer.worker)
+        self._hand_out()
+
     def _look_for_stalls(self) -> None:
         """Reports stalls. Runs only while the trainer waits for a batch."""
-        for worker, unit, seconds in self._stalls.due(time.monotonic()):
+        for worker, first, seconds in self._stalls.due(time.monotonic()):
+            unit = first + self._batches[worker]
             position = Position.of(*self._marks[worker])
             where = self._event_sink.locate(unit, position)
             story = f"worker {worker} has been at {where.text} for {seconds:.3g} s."
@@ -194,7 +267,13 @@ def _stack_of(thread: threading.Thread) -> str:
 
 
 def _work(
-    job_factory: JobFactory, number: int, inbox: _Inbox, outbox: _Outbox, closed: threading.Event, mark: list[int]
+    job_factory: JobFactory,
+    number: int,
+    inbox: _Inbox,
+    outbox: _Outbox,
+    closed: threading.Event,
+    mark: list[int],
+    batches: list[int],
 ) -> None:
     """Runs a worker thread."""
     where = f"in DataLoader worker thread {number}"
@@ -206,14 +285,22 @@ def _work(
     except BaseException as error:
         failed = _failure_of(error, where)
     while (item := inbox.get()) is not None and not closed.is_set():
-        start = time.perf_counter()
-        unit, work = item
-        try:
-            answer = Answer(unit, "error", failed, number) if job is None else _run(job, unit, work, number, where)
-        except BaseException as error:  # otherwise the unit would have no answer
-            answer = Answer(unit, "error", _failure_of(error, where), number)
-        outbox.put(answer, time.perf_counter() - start)
-        del item, work, answer  # the batch is the trainer's now
+        first, works = item
+        last, start = len(works) - 1, time.perf_counter()
+        for place, work in enumerate(works):
+            batches[number], unit = place, first + place
+            try:
+                answer = Answer(unit, "error", failed, number) if job is None else _run(job, unit, work, number, where)
+            except BaseException as error:  # otherwise the unit would have no answer
+                answer = Answer(unit, "error", _failure_of(error, where), number)
+            seconds = time.perf_counter() - start
+            is_over = place == last or seconds > EARLY or closed.is_set()
+            outbox.put(answer, _RunEnd(first, place + 1, seconds) if is_over else None)
+            del answer  # the batch is the trainer's now
+            if is_over:
+                break
+        batches[number] = 0
+        del item, works, work
 
 
 def _run(job: Job, unit: int, work: object, number: int, where: str) -> Answer:

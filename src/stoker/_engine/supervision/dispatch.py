@@ -166,10 +166,10 @@ class Dispatch:
         self.done(unit)
 
     def requeued(self, lost: list[int]) -> None:
-        """Queues these units again, each as a whole, before all later units."""
+        """Queues these units again, each as a whole, before all later units: also those that were part of a run."""
         for unit in sorted(lost, reverse=True):
             self._rows.pop(unit, None)
-            worker = self._worker_of[unit]
+            worker = self._worker_of.setdefault(unit, None)
             queue = self._free if worker is None else self._bound[worker]
             place = next((place for place, other in enumerate(queue) if other.unit > unit), len(queue))
             queue.insert(place, Assignment(unit))
