@@ -439,6 +439,11 @@ class Backend(ABC):
         for number, work in enumerate(works, unit):
             self.submit(number, work, None)
 
+    @property
+    def makes_runs(self) -> bool:
+        """Whether a worker may make a run of units at once now."""
+        return self.capabilities.has_workers
+
     def flush(self) -> None:  # noqa: B027 - most begin at once
         """Begins the submitted units now."""
 

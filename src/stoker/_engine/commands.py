@@ -51,12 +51,14 @@ class Exited(NamedTuple):
         code: its exit code; negative for a signal; None if unknown.
         position: its activity and place.
         stack: its last Python stack, if it could still write it.
+        in_run: place in its run of the unit that it had in hand.
     """
 
     worker: int
     code: int | None
     position: Position
     stack: str = ""
+    in_run: int = 0
 
 
 class Inspected(NamedTuple):
@@ -67,6 +69,7 @@ class Inspected(NamedTuple):
     seconds: float
     position: Position
     stack: str
+    in_run: int = 0
 
 
 class Away(NamedTuple):

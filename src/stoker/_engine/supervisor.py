@@ -58,6 +58,7 @@ from stoker._engine.messages import (
     HeldBack,
     LastDeath,
     Leaves,
+    Made,
     NeedsMemory,
     PlainSlot,
     Pulse,
@@ -94,6 +95,7 @@ from stoker._engine.supervision.slot_allocator import SlotAllocator, WorkerMemor
 from stoker._engine.supervision.split_policy import SplitPolicy
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Arena, Board, Slot
+from stoker._engine.transport.writer import Packed
 
 TOLD = (4, 32, 256)
 """Numbers of answers after which the trainer gets the cost of a row and the memory of a unit: the next epoch knows them
@@ -174,7 +176,7 @@ class Supervisor:
         self._unpickles, self._ahead = unpickles, ahead
         self._ever_began = not unpickles
         self._unpickled_in: float | None = None  # the longest unpickling so far, in seconds
-        self._work: dict[int, bytes] = {}  # of units that are not answered
+        self._work: dict[int, bytes | list[bytes]] = {}  # of units that are not answered; of a run by its first unit
         self._streams = StreamStates()
         self._dropped_below = 0
         self._answered = 0
@@ -360,12 +362,14 @@ class Supervisor:
 
     def _bury(self, event: Exited) -> None:
         """Handles the end of a worker: frees its slots, and queues its units again unless the run ends."""
-        number, code, position, stack = event
+        number, code, position, stack, in_run = event
         self._troubled = self._is_due = True
         worker, now = self._there.pop(number), self._now
         runs = self._dispatch.died(number)
         lost, units = [run.unit for run in runs if not run.is_part], [run.unit for run in runs]
         self._slots.lost(number, lost)
+        lost = [unit for first in lost for unit in self._apart(first)]
+        units[:1] = [unit + in_run for unit in units[:1]]
         self._stalls.works_on(number, None, now)
         if worker.retires and not runs:
             self._memory.left(number)
@@ -450,10 +454,13 @@ class Supervisor:
                 self._out += [Tell(message), Stop()]
 
     def _take_answer(self, number: int, message: UnitDone) -> None:
-        unit, kind, value, seconds, fields, processor = message
+        unit, kind, value, seconds, fields, processor, _ = message
         report = UnitReport(*fields)
         self._answered += 1
         self._alone_since = None
+        if kind == "run":
+            self._take_run(number, message, self._there[number])
+            return
         run = self._dispatch.assignments(number)[0]  # a worker answers its units in the order in which it received them
         self._dispatch.answered(number, run, seconds)
         is_joined = self._split_units.is_joined(unit)
@@ -474,9 +481,13 @@ class Supervisor:
                 self._tell_whether_shared(report.samples)
             if is_joined:
                 report = self._split_units.joined(unit, report)
-            self._deliver(number, unit, cast("Delivered", kind), value, report)
+            self._deliver(number, unit, cast("Delivered", kind), value, report, seconds)
         if self._memory.growth is None:  # it needed no memory for its batch
             self._memory.showed(number, self._facts.own_bytes(number))
+        self._after_answer(number, worker, seconds, report)
+
+    def _after_answer(self, number: int, worker: _Worker, seconds: float, report: UnitReport) -> None:
+        """Looks after a worker that has answered."""
         if self._admission.is_short and not self._dispatch.assignments(number):
             self._send(
                 number, TrimMemory()
@@ -484,6 +495,44 @@ class Supervisor:
         worker.unseen += seconds
         if self._recycling_policy.counts or worker.retires or worker.unseen >= LOOK:
             self._care_for(worker, number, report)
+
+    def _apart(self, first: int, made: int = 0) -> list[int]:
+        """Makes single units of those of a run behind the first ones that are `made`; returns their numbers, or the
+        unit itself if it is no run.
+        """
+        works = self._work.get(first)
+        if not isinstance(works, list):
+            return [first][made:]
+        left = dict(enumerate(works[made:], first + made))
+        self._work.update(left)
+        return list(left)
+
+    def _take_run(self, number: int, message: UnitDone, worker: _Worker) -> None:
+        """Takes the answer to the first units of a run; the others wait again, one by one."""
+        first, _, value, seconds, _, processor, goes_on = message
+        made = cast("list[Made]", value)
+        self._dispatch.answered(number, self._dispatch.assignments(number)[0], seconds / len(made))
+        left = self._apart(first, len(made))
+        if goes_on:
+            self._dispatch.goes_on(number, left.pop(0))
+        self._dispatch.requeued(left)
+        if first < self._dropped_below:
+            self._forget_dropped()
+        reports = [UnitReport(*fields) for _, _, fields in made]
+        samples = sum(report.samples for report in reports)
+        if worker.is_warm:
+            self._split_policy.spent(False, samples, seconds, processor)
+        self._split_policy.learned(samples, seconds)
+        worker.is_warm = True
+        if self._shares is None:
+            self._tell_whether_shared(reports[-1].samples)
+        if self._troubled:
+            for unit in range(first + 1, first + len(made)):
+                self._blame.answered(unit)
+        self._deliver(number, first, "run", made, reports[-1]._replace(samples=samples), seconds)
+        if self._memory.growth is None:  # it needed no memory for its batches
+            self._memory.showed(number, self._facts.own_bytes(number))
+        self._after_answer(number, worker, seconds, UnitReport(samples=samples))
 
     def _conclude(self, unit: int, number: int) -> None:
         """Delivers a shared unit if all its rows are made, or queues it again if one worker has to join them."""
@@ -522,17 +571,23 @@ class Supervisor:
         seconds = None if self._split_policy.gave_up else self._split_policy.seconds
         self._out.append(Tell(Costs(seconds, self._memory.growth, self._split_policy.dearer)))
 
-    def _deliver(self, number: int, unit: int, kind: Delivered, value: object, report: UnitReport) -> None:
-        """Sends the answer of a unit to the trainer."""
+    def _deliver(
+        self, number: int, unit: int, kind: Delivered, value: object, report: UnitReport, seconds: float = 0.0
+    ) -> None:
+        """Sends the answer of a unit, or of a run, to the trainer."""
         self._work.pop(unit, None)
         if self._troubled:
             self._blame.answered(unit)
         self._streams.take(number, report)
-        slot = self._slots.answered(unit, kind, value)
+        if kind == "run":  # the last batch that lies in the slot says how much of it is used
+            in_slot = [made for what, made, _ in cast("list[Made]", value) if what == "batch" and _has_slot(made)]
+            slot = self._slots.answered(unit, "batch", in_slot[-1] if in_slot else (None, 0))
+        else:
+            slot = self._slots.answered(unit, kind, value)
         if unit < self._dropped_below:
             self._slots.put_back([] if slot is None else [slot.number])
             kind, value, slot = "dropped", None, None
-        self._out.append(Tell(Delivery(unit, kind, value, slot and _plain_slot(slot), number, plain(report))))
+        self._out.append(Tell(Delivery(unit, kind, value, slot and _plain_slot(slot), number, plain(report), seconds)))
 
     def _drop(self, before: int) -> None:
         self._dropped_below = before
@@ -599,6 +654,7 @@ class Supervisor:
         failure = replace(Failure.of(why, "before a worker began the batch"), traceback="")
         self._dispatch.refused(unit)
         self._split_units.refused(unit)
+        self._dispatch.requeued(self._apart(unit, made=1))
         self._deliver(number, unit, "error", dumps(failure), UnitReport())  # the state of a stream does not change
 
     # What is due
@@ -680,17 +736,17 @@ class Supervisor:
 
     def _inspected(self, event: Inspected) -> None:
         """Reports a unit, or an unpickling, that takes too long."""
-        number, unit, seconds, position, stack = event
+        number, unit, seconds, position, stack, in_run = event
         if unit is None:
             self._stuck.append(event)
             return
-        self._out.append(Notify(Stalled(number, unit, position, seconds, stack)))
+        self._out.append(Notify(Stalled(number, unit + in_run, position, seconds, stack)))
         if self._rules.stall_action == "restart":
             self._stalled.append(event)
 
     def _end_stalled(self) -> None:
         """Ends the workers whose stalls were reported, unless they have answered since."""
-        for number, unit, seconds, _, stack in self._stalled:
+        for number, unit, seconds, _, stack, in_run in self._stalled:
             worker, assignments = self._there.get(number), self._dispatch.assignments(number)
             if worker is None or unit is None:
                 continue
@@ -699,13 +755,13 @@ class Supervisor:
             else:
                 goes_on = bool(assignments) and assignments[0].unit == unit
             if goes_on:
-                worker.stall = Stall(number, unit, seconds), stack
+                worker.stall = Stall(number, unit + in_run, seconds), stack
                 self._out.append(Kill(number))
         self._stalled.clear()
 
     def _give_up_on_stuck(self) -> None:
         """Ends the run if a worker has not finished unpickling: another worker would not finish either."""
-        for number, _, seconds, _, stack in self._stuck:
+        for number, _, seconds, _, stack, _ in self._stuck:
             if number in self._there and self._there[number].begins_by is not None:
                 why = errors.WorkerStartError(
                     f"worker {number} of {self._workers} has been unpickling the dataset for {seconds:g} s, and is not "
@@ -723,6 +779,10 @@ class Supervisor:
 def unpickling(worker: int) -> int:
     """Returns the number that stands for the unpickling of the job by this worker where a stall has a unit: below 0."""
     return -1 - worker
+
+
+def _has_slot(batch: object) -> bool:
+    return cast("Packed", batch)[0] is not None
 
 
 def _plain_slot(slot: Slot) -> PlainSlot:

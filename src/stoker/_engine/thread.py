@@ -169,9 +169,9 @@ class ThreadBackend(Backend):
 
     def receive(self, timeout: float | None) -> Answer:
         check_owner(self._owner)  # a forked child has none of its parent's threads
-        if not self._events and (within := self._answers.within_run()) is not None:
-            if within.unit >= self._dropped_below:
-                return within
+        within = None if self._events else self._answers.within_run()
+        if within is not None and within.unit >= self._dropped_below:
+            return within
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             while self._events:  # events left when the user's listener raises are delivered with the next batch

@@ -155,12 +155,13 @@ class UnitQueue:
         if self._planned_all:
             return
         most, waiting = self._ahead.most(backend), len(self._answers)
-        if self._ahead.has_room(most, self._outstanding + waiting, backend.ready + waiting, self._ahead.runs.now):
+        run = self._ahead.run(backend)
+        if self._ahead.has_room(most, self._outstanding + waiting, backend.ready + waiting, run):
             self._plan(backend, most)
             backend.flush()
 
     def _plan(self, backend: Backend, most: int) -> None:
-        while most - self._outstanding - len(self._answers) >= (count := self._ahead.runs.now):
+        while most - self._outstanding - len(self._answers) >= (count := self._ahead.run(backend)):
             self._plan_units(backend, count)
             if not self._planned:
                 return
@@ -337,13 +338,17 @@ class Prefetch:
         number, self._ledger.ascending = self._ledger.ascending, self._ledger.ascending + 1
         return is_trial(number, self._workers, self._ledger.dearer)
 
+    def run(self, backend: Backend) -> int:
+        """Returns the number of units in the next run; 1 where workers share units, or may."""
+        return self.runs.now if backend.makes_runs and not (self._shares and backend.shares is not False) else 1
+
     def most(self, backend: Backend) -> int:
         """Returns the number of units that may be under way: fewer if workers share each, more if runs are cheap."""
         self._are_shared = backend.shares is True
         if backend.grown > self._workers:
             self._reckon(backend.grown)
-        if self.runs.now > 1:
-            return self._most if self._options.counts_batches else max(self._most, AHEAD * self.runs.now * self._workers)
+        if (run := self.run(backend)) > 1:
+            return self._most if self._options.counts_batches else max(self._most, AHEAD * run * self._workers)
         if not self._shares or self._is_whole:
             return self._most
         shares = backend.shares

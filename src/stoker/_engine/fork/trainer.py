@@ -14,7 +14,7 @@ import select
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -54,6 +54,7 @@ from stoker._engine.messages import (
     WorkersLocked,
 )
 from stoker._engine.process import linux
+from stoker._engine.process.answers import answers_of
 from stoker._engine.process.deadlines import (
     FROZEN,
     HELD_BACK,
@@ -71,6 +72,7 @@ from stoker._engine.supervision.rules import Rules
 from stoker._engine.tracebacks import users_stacks
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Slot
+from stoker._engine.transport.reader import SharedSlot
 from stoker._engine.transport.writer import Packed, Written
 from stoker.events import Event, ForkDeadlock, HelperDied
 
@@ -78,7 +80,7 @@ _BIRTH = -1
 """Stands for a unit: the steps of a zygote before its workers are born."""
 
 
-_Arrived = tuple[ZygoteHandle, Slot | None, Packed]
+_Arrived = tuple[ZygoteHandle, "Slot | SharedSlot | None", Packed]
 """The value of an answer with a batch: the zygote that has its slot, the slot, and the batch as written."""
 
 
@@ -200,10 +202,19 @@ class ProcessBackend(Backend):
         check_owner(self._owner)
         blob = leaves.dumps_unit(work)
         self._units[unit] = (blob, worker, rows)
+        self._life.channel.queue(Submit(unit, worker, blob, self._returned(), rows))
+
+    def submit_run(self, unit: int, works: Sequence[object]) -> None:
+        check_owner(self._owner)
+        blobs = list(map(leaves.dumps_unit, works))
+        self._units.update((number, (blob, None, 0)) for number, blob in enumerate(blobs, unit))
+        self._life.channel.queue(Submit(unit, None, blobs, self._returned(), 0))
+
+    def _returned(self) -> list[int]:
         reader = self._life.reader
         if self._starved_for is not None and reader.has_returned():
             self._gave_back = time.monotonic()
-        self._life.channel.queue(Submit(unit, worker, blob, reader.returned(), rows))
+        return reader.returned()
 
     def flush(self) -> None:
         self._life.channel.flush()
@@ -390,22 +401,21 @@ class ProcessBackend(Backend):
 
     def _take(self, message: Delivery) -> None:
         """Handles the answer of a unit."""
-        unit, kind, value, slot, worker, fields = message
         self._life.has_answered = True
-        self._units.pop(unit, None)
-        report = UnitReport(*fields)
-        self._streams.take(worker, report)
-        if kind == "dropped":
+        report = UnitReport(*message.report)
+        self._streams.take(message.worker, report)
+        if message.kind == "dropped":
+            self._units.pop(message.unit, None)
             return
-        place = None if slot is None else Slot(*slot)
-        answer = Answer(unit, kind, (self._life, place, value), worker, report)
-        self._life.unopened += kind == "batch"
-        if unit < self._dropped_below:
-            self.discard(answer)
-        else:
-            if kind == "error":
-                answer.value = pickle.loads(cast("bytes", value))
-            self._inbox.append(answer)
+        for answer in answers_of(message, report):
+            self._units.pop(answer.unit, None)
+            if answer.kind == "batch":
+                self._life.unopened += 1
+                answer.value = (self._life, *cast("tuple[object, ...]", answer.value))
+            if answer.unit < self._dropped_below:
+                self.discard(answer)
+            else:
+                self._inbox.append(answer)
 
     def _deadlocked(self, stacks: str) -> None:
         """Handles workers that all wait for locks since birth: another birth may find the lock free; after that, an

@@ -16,8 +16,9 @@ from typing import NoReturn, TypeVar, cast
 
 from stoker import errors
 from stoker._core.machine import reserve
-from stoker._engine.activity import ACTIVITY, NEW_MARK, Activity, Mark
+from stoker._engine.activity import ACTIVITY, NEW_MARK, RUN, Activity, Mark
 from stoker._engine.backend import (
+    EARLY,
     Failure,
     Job,
     JobFactory,
@@ -35,6 +36,8 @@ from stoker._engine.messages import (
     Kind,
     Leave,
     Leaves,
+    Made,
+    MadeKind,
     MadePart,
     Part,
     PlainSlot,
@@ -73,8 +76,9 @@ class Worker(ABC):
 
     def __init__(self, number: int, arena: ArenaFiles, mark: Mark | None = None) -> None:
         self._number = number
-        self._mark: Mark = [*NEW_MARK] if mark is None else mark
-        self._writer = SlotWriter(arena, self._ask)
+        self._mark: Mark = [*NEW_MARK, 0, 0] if mark is None else mark
+        self._writer = SlotWriter(arena, self._ask, self._hand_over)
+        self._made: list[Made] = []  # finished units of a run, from `_unit` on
         self._inbox: list[Unit | SlotGiven] = []
         self._announced: set[int] = set()  # units in the inbox that the job knows of
         self._unit = -1
@@ -82,6 +86,7 @@ class Worker(ABC):
         self._asked = 0  # requests for a slot
         self._most = 0  # most bytes of private memory measured with the unit in hand
         self._start = 0.0  # of the unit in hand
+        self._run_start = 0.0  # of the run in hand
         self._processor = 0.0  # processor time at that moment
         self._is_short = False  # whether there was no memory for the unit in hand
         self._waited = 0.0  # seconds of waiting for memory, which do not count as cost of the unit
@@ -144,9 +149,16 @@ class Worker(ABC):
             start, self._processor = time.perf_counter(), time.process_time()
             self._start, self._most = start, 0
             self._offered = None if slot is None else Slot(*slot)
-            self._writer.begin(self._offered if part is None else None)
-            if job is None:
+            count = len(blob) if isinstance(blob, list) else 1
+            self._writer.begin(self._offered if part is None else None, count)
+            if job is None and isinstance(blob, list):
+                self._made.append(("error", dumps(init_failure), plain(UnitReport())))
+                self._run_start = start
+                self._answer_run()
+            elif job is None:
                 self._answer("error", dumps(init_failure), start, None)
+            elif isinstance(blob, list):
+                self._do_run(job, blob, start, where)
             elif part is None:
                 self._do(job, blob, start, where, known, made_parts)
             else:
@@ -160,6 +172,49 @@ class Worker(ABC):
         kind, value = self._run_job(job, blob, where, known, made_parts)
         self._writer.let_go()
         self._answer(kind, value, start, job)
+
+    def _do_run(self, job: Job, works: list[bytes], start: float, where: str) -> None:
+        """Makes units one after the other, and answers with those that are finished when `EARLY` seconds are over, when
+        the slot is full, and behind one that is not plain: one worker or another makes the rest one by one.
+        """
+        process_setup.one_thread()
+        self._run_start, last = start, len(works) - 1
+        for place, blob in enumerate(works):
+            self._mark[RUN] = place
+            kind, value = self._run_job(job, blob, where, (), ())
+            self._writer.let_go()
+            if place and not self._made:  # the slot was full, and the finished ones are handed over
+                self._answer(kind, value, self._start, job)
+                return
+            report, self._start = job.report(), time.perf_counter()
+            self._made.append((cast("MadeKind", kind), value, plain(report)))
+            is_plain = kind == "batch" and not (report.notes or report.faults or report.drawn)
+            is_over = place == last or not is_plain or self._start - start - self._waited > EARLY
+            if is_over or not self._writer.begin_next():
+                self._answer_run()
+                return
+
+    def _hand_over(self) -> None:
+        """Answers with the finished units of a run, and goes on with the next one as with any single unit."""
+        count = len(self._made)
+        self._answer_run(goes_on=True)
+        self._unit += count
+
+    def _answer_run(self, goes_on: bool = False) -> None:
+        made, self._made = self._made, []
+        if not goes_on:
+            if self._is_short:
+                self._is_short = False
+                linux.give_back()
+            end_duties.look()
+            self._mark[ACTIVITY] = Activity.WRITE
+        seconds, self._waited = self._start - self._run_start - self._waited, 0.0
+        processor = time.process_time()
+        used, self._processor = processor - self._processor, processor
+        self._mark[RUN] = 0
+        self.send(UnitDone(self._unit, "run", made, seconds, plain(UnitReport()), used, goes_on))
+        if not goes_on:
+            self._mark[ACTIVITY] = Activity.IDLE
 
     def _run_job(
         self, job: Job, blob: bytes, where: str, known: KnownFaults, made_parts: Sequence[MadePart]

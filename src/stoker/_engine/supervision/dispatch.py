@@ -174,6 +174,11 @@ class Dispatch:
             place = next((place for place, other in enumerate(queue) if other.unit > unit), len(queue))
             queue.insert(place, Assignment(unit))
 
+    def goes_on(self, worker: int, unit: int) -> None:
+        """Records that the worker makes this unit of the run that it has answered, before the others that it holds."""
+        self._worker_of[unit] = None
+        self._held[worker].insert(0, Assignment(unit))
+
     def dropped(self, before: int) -> list[int]:
         """Drops the units below `before`; returns those that no worker had begun."""
         gone = [run.unit for queue in (self._free, *self._bound) for run in queue if run.unit < before and not run.last]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from stoker._core.machine.cpus import Claim
@@ -72,6 +72,18 @@ class AutotuneBackend(Backend):
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self._waiting.append(_Unit(unit, work, worker, rows))
         self._hand_out()
+
+    @property
+    def makes_runs(self) -> bool:
+        """Whether the workers may make a run: not during a trial, which counts batches, nor with some of them."""
+        return self._trial is None and self._workers is None and self._far is not None and not self._waiting
+
+    def submit_run(self, unit: int, works: Sequence[Any]) -> None:
+        if self._far is None or not self.makes_runs:
+            super().submit_run(unit, works)
+            return
+        self._far.submit_run(unit, works)
+        self._under_way.update(range(unit, unit + len(works)))
 
     def _hand_out(self) -> bool:
         """Sends units to the workers, up to the number allowed; returns whether there were any."""
