@@ -9,6 +9,7 @@ from typing import ClassVar
 import pytest
 
 from stoker._engine.supervision import split_policy
+from stoker.loader._epoch import runs
 from stoker.testing.backends import SAMPLES, BackendSuite, ShardedStream
 
 FORK = "fork" in multiprocessing.get_all_start_methods()
@@ -34,6 +35,26 @@ class TestThreads(BackendSuite):
 @pytest.mark.skipif(not FORK, reason="this platform does not fork")
 @pytest.mark.parametrize("workers", [1, 2, 5])
 class TestForkedProcesses(BackendSuite):
+    settings: ClassVar = {"multiprocessing_context": "fork"}
+
+
+class InRuns(BackendSuite):
+    """A worker makes batches one after the other wherever it may, whatever they cost."""
+
+    @pytest.fixture(autouse=True)
+    def in_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(runs, "FORCED", 3)
+
+
+@pytest.mark.parametrize("workers", [2])
+class TestRunsOfThreads(InRuns):
+    settings: ClassVar = {"worker_method": "thread"}
+    global_generators = False
+
+
+@pytest.mark.skipif(not FORK, reason="this platform does not fork")
+@pytest.mark.parametrize("workers", [2])
+class TestRunsOfProcesses(InRuns):
     settings: ClassVar = {"multiprocessing_context": "fork"}
 
 

@@ -339,8 +339,8 @@ class Prefetch:
         return is_trial(number, self._workers, self._ledger.dearer)
 
     def run(self, backend: Backend) -> int:
-        """Returns the number of units in the next run; 1 where workers share units, or may."""
-        return self.runs.now if backend.makes_runs and not (self._shares and backend.shares is not False) else 1
+        """Returns the number of units in the next run: units that are cheap enough for it are not worth sharing."""
+        return self.runs.now if backend.makes_runs else 1
 
     def most(self, backend: Backend) -> int:
         """Returns the number of units that may be under way: fewer if workers share each, more if runs are cheap."""

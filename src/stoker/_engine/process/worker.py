@@ -374,7 +374,7 @@ class Worker(ABC):
         for message in self._inbox:
             if isinstance(message, Unit):
                 unit, blob, _, known, part, made_parts = message
-                if known or part is not None or made_parts:
+                if known or part is not None or made_parts or isinstance(blob, list):
                     return
                 if unit not in self._announced:
                     self._announced.add(unit)

@@ -95,5 +95,9 @@ def _bytes_of(batch: Any) -> int | None:
         parts = [*batch, *batch.values()]
     else:
         return None
-    sizes = [_bytes_of(part) for part in parts]
-    return None if None in sizes else sum(sizes, 0)
+    total = 0
+    for part in parts:
+        if (size := _bytes_of(part)) is None:
+            return None
+        total += size
+    return total
