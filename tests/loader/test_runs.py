@@ -76,6 +76,27 @@ def test_state_at_every_batch_of_a_run(method: dict[str, Any]) -> None:
         assert [plain(batch) for batch in again] == whole[place + 1 :]
 
 
+def test_torchs_random_sampler_is_read_ahead(method: dict[str, Any]) -> None:
+    """It has drawn its seed when its pass begins: order and states are those of torch's loader."""
+    torch = pytest.importorskip("torch")
+
+    def batches(states: list[Any], **arguments: Any) -> list[Any]:
+        torch.manual_seed(7)
+        loader = stoker.DataLoader(Drawn(), sampler=torch.utils.data.RandomSampler(Drawn()), **arguments)
+        found = []
+        for batch in loader:
+            found.append(batch[0].tolist())
+            states.append(loader.state_dict())
+        return found
+
+    states: list[Any] = []
+    whole = batches(states, **method)
+    assert whole == batches([], batch_size=SIZE, output="numpy")
+    loader = stoker.DataLoader(Drawn(), sampler=torch.utils.data.RandomSampler(Drawn()), **method)
+    loader.load_state_dict(states[5])
+    assert [batch[0].tolist() for batch in loader] == whole[6:]
+
+
 def test_break_within_a_run_and_another_epoch(method: dict[str, Any]) -> None:
     loader = stoker.DataLoader(Drawn(), shuffle=True, seed=3, persistent_workers=True, **method)
     for batch in loader:

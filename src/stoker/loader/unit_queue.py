@@ -95,7 +95,8 @@ class UnitQueue:
         """
         self._epoch, self._walked, self._progress, self._set_epoch = begun, walked, progress, set_epoch
         self._is_stream = options.is_stream
-        self._ahead.runs = RunLength(longest(options))
+        self._ahead.runs = RunLength(most := longest(options))
+        self._reads_ahead = most > 1
         self._replaces = options.error_word not in ("raise", "skip")
 
     @property
@@ -173,7 +174,7 @@ class UnitQueue:
         while len(planned) < count and not self._planned_all:
             try:
                 if self._walked is not None and self._meanwhile and not self._walked.is_ready:
-                    if not self.is_idle:
+                    if not (self.is_idle or self._reads_ahead):
                         return  # torch walks no further, even if more units may be under way
                     self._walked.walk(1)
                 step = plan.next()

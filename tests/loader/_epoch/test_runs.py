@@ -51,6 +51,31 @@ def test_settings_bound_the_batches_in_a_run(arguments: dict[str, Any], most: in
     assert longest(options_of(loader)) == most
 
 
+@pytest.mark.parametrize(
+    ("shuffle", "arguments", "most"),
+    [
+        (False, {}, LONGEST),
+        (True, {}, LONGEST),
+        (True, {"generator": True}, 1),
+        (True, {"replacement": True}, LONGEST),
+    ],
+)
+@pytest.mark.parametrize("batched_by_torch", [True, False])
+def test_torchs_samplers_without_a_generator(
+    shuffle: bool, arguments: dict[str, Any], most: int, batched_by_torch: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data
+    if "generator" in arguments:
+        arguments = {"generator": torch.Generator()}
+    sampler = data.RandomSampler(Squares(), **arguments) if shuffle else data.SequentialSampler(Squares())
+    given = {"batch_sampler": data.BatchSampler(sampler, 4, False)} if batched_by_torch else {"sampler": sampler}
+    assert longest(options_of(stoker.DataLoader(Squares(), num_workers=2, **given))) == most
+    for other in (type("Mine", (type(sampler),), {})(Squares()), iter(sampler)):
+        given = {"batch_sampler": data.BatchSampler(other, 4, False)} if batched_by_torch else {"sampler": other}
+        assert longest(options_of(stoker.DataLoader(Squares(), num_workers=2, **given))) == 1
+
+
 def test_a_stream_has_no_runs() -> None:
     loader = stoker.DataLoader(stoker.from_iterable(range, 9), num_workers=1)
     assert longest(options_of(loader)) == 1

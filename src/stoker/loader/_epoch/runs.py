@@ -9,6 +9,7 @@ import numpy as np
 
 from stoker.loader._epoch import epoch
 from stoker.loader._job import datapipes
+from stoker.samplers.batch import BatchSampler
 
 if TYPE_CHECKING:
     from stoker._engine.backend import Answer
@@ -44,10 +45,23 @@ def longest(options: LoaderOptions) -> int:
         or options.threads > 1
         or options.seeding == "worker"
         or datapipes.prepares_workers(options)
-        or not epoch.is_computed(options)
+        or not (epoch.is_computed(options) or may_read_ahead(options))
     ):
         return 1
     return min(LONGEST, options.prefetch_factor or 1) if options.counts_batches else LONGEST
+
+
+def may_read_ahead(options: LoaderOptions) -> bool:
+    """Returns whether a walked sampler is torch's own, of indices that depend on nothing once its pass has begun."""
+    if (torch := sys.modules.get("torch")) is None or options.is_stream:
+        return False
+    data, sampler = torch.utils.data, options.index_sampler
+    if options.auto_collation:
+        if type(sampler) not in (BatchSampler, data.BatchSampler):
+            return False
+        sampler = sampler.sampler
+    kind = type(sampler)
+    return kind is data.SequentialSampler or (kind is data.RandomSampler and sampler.generator is None)
 
 
 class RunLength:
