@@ -204,6 +204,17 @@ def test_stall_within_a_run_names_its_unit() -> None:
     assert replaced.end.unit == 7 and replaced.end.stalled
 
 
+def test_memory_is_left_for_all_units_of_an_earlier_run() -> None:
+    """The worker may leave them to others one by one, and each needs a slot then."""
+    machine = Machine(workers=2, capacity=3)
+    submit_run(machine, 0, 3)
+    machine.submit([3])
+    machine.tell(Heard(1, messages.SlotWanted(3, 1, 7, 0)))
+    assert not [message for message in machine.sent(1) if isinstance(message, messages.SlotGiven)]
+    machine.tell(Heard(0, run_done(0, 3)))
+    assert [message.question for message in machine.sent(1) if isinstance(message, messages.SlotGiven)] == [7]
+
+
 def test_dropped_run_leaves_nothing() -> None:
     machine = Machine()
     submit_run(machine, 0, 4)

@@ -212,7 +212,7 @@ class Supervisor:
                     self._work[unit] = work
                     if not (self._watching and self._timer is not None):  # no unit was watched
                         self._is_due = True
-                    self._dispatch.submitted(unit, number, rows)
+                    self._dispatch.submitted(unit, number, rows, len(work) if isinstance(work, list) else 1)
                 case Freed():
                     self._slots.put_back(event.slots)
                 case NeedsMemory():

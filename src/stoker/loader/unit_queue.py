@@ -341,7 +341,7 @@ class Prefetch:
 
     def run(self, backend: Backend) -> int:
         """Returns the number of units in the next run: units that are cheap enough for it are not worth sharing."""
-        return self.runs.now if backend.makes_runs else 1
+        return self.runs.now if self.runs.now > 1 and backend.makes_runs else 1
 
     def most(self, backend: Backend) -> int:
         """Returns the number of units that may be under way: fewer if workers share each, more if runs are cheap."""

@@ -44,6 +44,7 @@ class Walked:
         ({"worker_init_fn": print}, 1),
         ({"seeding": "worker"}, 1),
         ({"threads_per_worker": 2}, 1),
+        ({"memory_budget": 1 << 30}, 1),
     ],
 )
 def test_settings_bound_the_batches_in_a_run(arguments: dict[str, Any], most: int) -> None:

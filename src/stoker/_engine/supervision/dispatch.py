@@ -49,6 +49,7 @@ class Dispatch:
         self._free: deque[Assignment] = deque()  # the first may be the rest of a unit of which workers have a part
         self._worker_of: dict[int, int | None] = {}  # unit → the worker that it is bound to, until it is answered
         self._rows: dict[int, int] = {}  # unit → number of its rows, if they may be shared
+        self._runs: dict[int, int] = {}  # unit → number of units of the run that it begins
         self._split_policy = split_policy
         self._alive = [False] * workers
         self._depth = 1
@@ -69,9 +70,13 @@ class Dispatch:
         """Stops handing units to the worker; it still answers those that it holds."""
         self._alive[worker] = False
 
-    def submitted(self, unit: int, worker: int | None, rows: int = 0) -> None:
-        """Queues a unit, for `worker` if it is bound to one; with the number of its rows, if they may be shared."""
+    def submitted(self, unit: int, worker: int | None, rows: int = 0, run: int = 1) -> None:
+        """Queues a unit, for `worker` if it is bound to one; with the number of its rows, if they may be shared, or of
+        the units of the run that it begins.
+        """
         self._worker_of[unit] = worker
+        if run > 1:
+            self._runs[unit] = run
         if rows and self._split_policy is not None:
             self._rows[unit] = rows
         (self._free if worker is None else self._bound[worker]).append(Assignment(unit))
@@ -143,12 +148,17 @@ class Dispatch:
         """Forgets a unit that is answered as a whole."""
         self._worker_of.pop(unit, None)
         self._rows.pop(unit, None)
+        self._runs.pop(unit, None)
 
     def died(self, worker: int) -> list[Assignment]:
         """Returns the runs that a worker held when it died, the one in work first."""
         self._alive[worker] = False
         lost, self._held[worker] = self._held[worker], []
         return lost
+
+    def units(self, unit: int) -> int:
+        """Returns the number of units that this one stands for: those of its run."""
+        return self._runs.get(unit, 1)
 
     def rows(self, unit: int) -> int:
         """Returns the number of rows of a unit that may be shared."""
@@ -169,6 +179,7 @@ class Dispatch:
         """Queues these units again, each as a whole, before all later units: also those that were part of a run."""
         for unit in sorted(lost, reverse=True):
             self._rows.pop(unit, None)
+            self._runs.pop(unit, None)
             worker = self._worker_of.setdefault(unit, None)
             queue = self._free if worker is None else self._bound[worker]
             place = next((place for place, other in enumerate(queue) if other.unit > unit), len(queue))

@@ -241,7 +241,8 @@ class SlotAllocator:
 
         Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
         """
-        earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
+        dispatch = self._dispatch
+        earlier = sum(dispatch.units(other) - (other in self._slots) for other in dispatch.outstanding if other < unit)
         return not earlier or self._arena.can_give(earlier + 1, size, lambda: self.spoken_for(worker))
 
 

@@ -37,13 +37,15 @@ AHEAD = 2
 def longest(options: LoaderOptions) -> int:
     """Returns the number of batches in a run at most; 1 if each batch is a unit of its own.
 
-    It is one where the order is not known ahead, where a worker has a state of its own, and where its threads make
-    several batches at once already. A `prefetch_factor` of the user's counts batches, and bounds the run.
+    It is one where the order is not known ahead, where a worker has a state of its own, where its threads make several
+    batches at once already, and where memory is bounded, which is divided among batches. A `prefetch_factor` of the
+    user's counts batches, and bounds the run.
     """
     if (
         not options.capabilities.has_workers
         or options.threads > 1
         or options.seeding == "worker"
+        or options.memory_budget is not None
         or datapipes.prepares_workers(options)
         or not (epoch.is_computed(options) or may_read_ahead(options))
     ):
