@@ -41,7 +41,7 @@ ORDER = (
     *("formats", "tar", "parquet", "stores", "arrays", "lines", "sql", "object_storage", "shuffled_epochs"),
     *("latency", "first_batch"),
     *("order", "resume", "order_cost"),
-    *("chaos", "recovery", "supervision"),
+    *("chaos", "recovery", "supervision", "supervisor"),
 )
 Chosen = tuple[str, str, str, str | None]
 """Script, case, figure, and the rival that it is compared with."""
@@ -229,6 +229,8 @@ make bench-quick    # smaller and shorter, shown on the terminal only
 Figures are medians. A ratio compares two measurements of the same round, so the median of the ratios can differ from
 the ratio of the medians. A goal was set before measuring. "Within the spread" is a goal that some rounds met and
 others did not. "Bare" is the same work in a loop of threads or processes without a loader.
+"""
+PICTURE = """## In one picture
 
 ![Stoker and the others, in each case that has a goal](performance.svg)
 """
@@ -263,7 +265,7 @@ def page(results: list[dict[str, Any]]) -> str:
         parts.append(f"## {heading}\n")
         parts += [f"- {_filled(text, *_found(results, chosen))}" for chosen, text in points]
         parts.append("")
-    return "\n".join([*parts, index(results)])
+    return "\n".join([*parts, PICTURE, index(results)])
 
 
 def tables(result: dict[str, Any]) -> str:

@@ -9,11 +9,15 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md"}
 PAGES |= {"SECURITY.md": "security.md"}
 """Files of the root, and their places on the site."""
+SEARCH = {"guides/": {"boost": 2}, "results/": {"exclude": True}, "design/": {"boost": 0.1}}
+SEARCH["changes.md"] = {"boost": 0.1}
+"""The treatment of pages in the search, by the begin of their place: a user looks for guides, not for tables."""
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -31,8 +35,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Turns links between `docs/`, `benchmarks/results` and the root into those of the site."""
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Turns links between `docs/`, `benchmarks/results` and the root into those of the site; weighs the search."""
+    for place, treatment in SEARCH.items():
+        if page.file.src_uri.startswith(place):
+            page.meta["search"] = treatment
     markdown = markdown.replace("../benchmarks/results/", "results/").replace("../../docs/", "../")
     for name, place in PAGES.items():
         markdown = re.sub(rf"\]\(((?:\.\./)+){re.escape(name)}\b", lambda up, to=place: f"]({up[1][3:]}{to}", markdown)

@@ -128,6 +128,7 @@ if typing.TYPE_CHECKING:
     from stoker.errors import EmptyBatchError as EmptyBatchError
     from stoker.errors import EmptyFolderError as EmptyFolderError
     from stoker.errors import ErrorPolicyError as ErrorPolicyError
+    from stoker.errors import EventLoopError as EventLoopError
     from stoker.errors import FileChangedError as FileChangedError
     from stoker.errors import FolderError as FolderError
     from stoker.errors import FolderLoopError as FolderLoopError

@@ -25,6 +25,7 @@
     ├── EmptyBatchError (RuntimeError)         a batch without samples that other ranks count on
     ├── ErrorBudgetError (RuntimeError)        more failed samples than allowed
     ├── ErrorPolicyError (RuntimeError)        an `on_error` that raised or returned no decision
+    ├── EventLoopError (RuntimeError)          samples to be awaited where an event loop runs already
     ├── FileChangedError (OSError)             a file that was changed since the dataset was made
     ├── FolderError (OSError)                  an image folder that cannot be listed
     │   ├── EmptyFolderError (FileNotFoundError)    a folder without classes, or a class without images
@@ -163,6 +164,10 @@ class ErrorBudgetError(StokerError, RuntimeError):
 
 class ErrorPolicyError(StokerError, RuntimeError):
     """An `on_error` callable raised, or returned neither "raise", "skip" nor "replace"."""
+
+
+class EventLoopError(StokerError, RuntimeError):
+    """Samples are to be awaited in a thread that runs an event loop already, as a notebook does."""
 
 
 class FileChangedError(StokerError, OSError):

@@ -45,6 +45,9 @@ class Square:
     def resume(self, state: bytes) -> None:
         raise AssertionError
 
+    def close(self) -> None:
+        return None
+
 
 class Told:
     """An event sink that keeps what it is told."""

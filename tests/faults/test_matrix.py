@@ -51,7 +51,7 @@ def test_cell_of_the_fault_matrix_has_its_outcome(
     group = request.getfixturevalue("cgroup") if fault == "memory cgroup" else None
     struck = tmp_path / "struck"
     monkeypatch.setattr(forked_process, "STACKS", 0.05)
-    if fault in HANGS and phase == "zygote":  # it is taken for hung when it is, and not before
+    if fault in HANGS and phase == "helper":  # it is taken for hung when it is, and not before
         monkeypatch.setattr(trainer, "PULSE", 0.05)
         patience = lambda self: 0.3 if struck.exists() else 60.0  # noqa: E731
         monkeypatch.setattr(trainer.ProcessBackend, "_longest_silence", patience)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -60,3 +61,17 @@ def test_action_runs_once_if_the_constructor_was_wrapped_since() -> None:
     for _ in range(2):
         torchs_loader(torchs)
     assert called == [1]
+
+
+def test_first_loader_is_made_by_what_the_action_wraps() -> None:
+    torchs, seen = classes(), []
+    init = torchs.DataLoader.__init__
+
+    @functools.wraps(init)
+    def noted(self: Any, dataset: object) -> None:
+        init(self, dataset)
+        seen.append(dataset)
+
+    at_first_loader(torchs, lambda: setattr(torchs.DataLoader, "__init__", noted))
+    torchs_loader(torchs)
+    assert seen == [[1]]

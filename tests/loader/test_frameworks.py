@@ -60,6 +60,13 @@ def test_ours_and_torchs_parts_go_together() -> None:
     assert epoch(data.DataLoader(range(3), collate_fn=stoker.default_collate)) == [0, 1, 2]
 
 
+def test_every_argument_of_torchs_loader_is_ours() -> None:
+    """Fails the day that torch has another, such as `use_shared_memory`."""
+    ours = inspect.signature(stoker.DataLoader).parameters
+    for name, parameter in inspect.signature(data.DataLoader).parameters.items():
+        assert ours[name].kind is parameter.kind and ours[name].default == parameter.default, name
+
+
 # Rebuilding a loader from its attributes
 
 

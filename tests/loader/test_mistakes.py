@@ -246,6 +246,32 @@ def test_first_line_of_torch(name: str) -> None:
     assert re.match(theirs or "", told), told
 
 
+TORCHS = ("a short name", "a name without its underscore", "a text as batch_size", "a text as num_workers")
+"""Mistakes that torch's constructor refuses before `install()` sees them."""
+TORCHS += ("a class as dataset", "sampler and shuffle", "a stream that is shuffled")
+TORCHS += ("an empty dataset", "drop_last that leaves nothing")
+"""And those that it serves without a word."""
+ADVICE = [name for name, (_, _, theirs) in MISTAKES.items() if theirs and name not in TORCHS]
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_advice_of_a_mistake_under_install(name: str) -> None:
+    """It is in the error, or in the warning that the loader stays on torch's engine."""
+    pytest.importorskip("torch")
+    import torch.utils.data
+
+    make, ours, _ = MISTAKES[name]
+    lines = []
+    with stoker.install(), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            make(torch.utils.data)
+        except Exception as error:
+            lines = [f"{type(error).__name__}: {one}" for one in (error, error.__cause__)]
+    lines += [f"StokerWarning: {one.message}" for one in told]
+    assert any(re.search(ours.rstrip("$"), line) for line in lines), lines
+
+
 def test_what_torch_serves_is_served() -> None:
     loader = stoker.DataLoader(np.arange(6), sampler=[[0, 1], [4, 5]], batch_size=None, output="numpy")
     assert [batch.tolist() for batch in loader] == [[0, 1], [4, 5]]

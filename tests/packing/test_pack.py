@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -109,6 +110,34 @@ pack(test_pack.{type(dataset).__name__}(), "to", format={format!r}, num_workers=
         assert [Path(file).read_bytes() for file in again.files] == [Path(file).read_bytes() for file in whole.files]
     left = {path.name for path in (tmp_path / "to").iterdir()} - {path.name for path in (tmp_path / "whole").iterdir()}
     assert not left
+
+
+class Large(Rows):
+    """Samples of 8 KiB."""
+
+    def __init__(self, format: str) -> None:
+        self.format = format
+
+    def __getitem__(self, index: int) -> Any:
+        array = np.random.default_rng(index).integers(0, 256, 8192, np.uint8)
+        return array.tobytes() if self.format == "lmdb" else {"x": array}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_full_disk_is_an_error_and_pack_goes_on(format: Any, tmp_path: Path) -> None:
+    dataset_for(format)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))  # of an array, all is reserved before the first row
+    try:
+        with pytest.raises(OSError, match=r"stoker\.pack has kept \d+ of 50 samples. Free space on the disk") as error:
+            pack(Large(format), tmp_path / "to", format=format, num_workers=0, max_count=30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert error.value.filename == str(tmp_path / "to")
+    done = pack(Large(format), tmp_path / "to", format=format, num_workers=0, max_count=30, verify=True)
+    assert done.samples == COUNT and not [*(tmp_path / "to").glob("*.partial")]
 
 
 def test_end_while_arrays_are_renamed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sentences on common mistakes in a loader's arguments: what was meant, and how to write it."""
+"""Sentences on common mistakes in a loader's arguments, with the right way to write them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def meant(name: str, known: list[str]) -> str:
 
 
 def of_place(dataset: Any) -> str:
-    """Returns what to write in place of a path; nothing if the dataset is none."""
+    """Returns the expression to write in place of a path; nothing if the dataset is none."""
     if not isinstance(dataset, (str, os.PathLike)):
         return ""
     place = os.fspath(dataset)

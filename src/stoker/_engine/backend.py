@@ -174,6 +174,9 @@ class Job(Protocol):
     def stream_state(self, since: bytes) -> bytes | None:
         """Returns the state of the stream now, if it stands where it said `since`; else None."""
 
+    def close(self) -> None:
+        """Ends what the job has begun beyond its last unit. Called once, when the worker ends by itself."""
+
 
 Lender = Callable[[int], object]
 

@@ -93,6 +93,7 @@ class SerialBackend(Backend):
 
     def close(self) -> None:
         self._waiting.clear()
+        self._job.close()
         on_close, self._on_close = self._on_close, None
         call = None if on_close is None else on_close()
         if call is not None:

@@ -123,8 +123,6 @@ class _Worker:
         self.is_warm = False  # whether it has answered: its first samples may import modules and open files
         self.retires = False
         self.stays = False  # it should retire, but no other worker could continue its stream
-        self.begins_by: float | None = None  # deadline of its unpickling
-        self.leaves_since: float | None = None  # time at which it was dismissed, or announced that it leaves
         self.stall: tuple[Stall, str] | None = None  # the stall for which it was ended, and its stack then
 
 
@@ -169,6 +167,8 @@ class Supervisor:
         self._idle_policy = IdlePolicy()
         self._workers = self._needed = workers
         self._there: dict[int, _Worker] = {}
+        self._unpickling: dict[int, float] = {}  # worker that unpickles the job → its deadline; the next one first
+        self._leaving: dict[int, float] = {}  # worker → when it was dismissed, or announced that it leaves
         self._due: dict[int, float] = {}  # number of an absent worker → when it is started
         self._starting: set[int] = set()  # the absent workers that have a command to start
         self._held_back: set[int] = set()  # the absent workers that, as the trainer knows, cannot be started
@@ -288,14 +288,14 @@ class Supervisor:
 
     def _started(self, event: Started) -> None:
         number, pid = event
-        worker = self._there[number] = _Worker(pid)
+        self._there[number] = _Worker(pid)
         if number in self._starting:
             self._starting.remove(number)
             self._due.pop(number, None)
             self._held_back.discard(number)
             self._tell_pids()
         if self._unpickles:
-            worker.begins_by = self._now + OPENED
+            self._unpickling[number] = self._now + OPENED
             self._is_due = True
         else:
             self._alone_since = None
@@ -341,7 +341,7 @@ class Supervisor:
         """Lets a worker begin that has unpickled the job. Its memory at that time belongs to no sample; it may have
         more by now.
         """
-        worker.begins_by = None
+        self._unpickling.pop(number, None)
         self._stalls.answered(unpickling(number))
         self._ever_began = True
         self._alone_since = None
@@ -365,6 +365,8 @@ class Supervisor:
         number, code, position, stack, in_run = event
         self._troubled = self._is_due = True
         worker, now = self._there.pop(number), self._now
+        was_unpickling = self._unpickling.pop(number, None) is not None
+        self._leaving.pop(number, None)
         runs = self._dispatch.died(number)
         lost, units = [run.unit for run in runs if not run.is_part], [run.unit for run in runs]
         self._slots.lost(number, lost)
@@ -375,7 +377,7 @@ class Supervisor:
             self._memory.left(number)
             self._due[number] = now
             return
-        if worker.begins_by is not None:  # it had not begun its units
+        if was_unpickling:  # it had not begun its units
             units = []
             self._stalls.answered(unpickling(number))
         unit = units[0] if units else None
@@ -420,8 +422,8 @@ class Supervisor:
         if not report.movable and not worker.stays and (reason := self._recycling_policy.reason(number)):
             worker.stays = True
             self._out.append(Notify(Stays(number, worker.pid, reason)))
-        if worker.retires and worker.leaves_since is None and not self._dispatch.assignments(number):
-            worker.leaves_since = self._now
+        if worker.retires and number not in self._leaving and not self._dispatch.assignments(number):
+            self._leaving[number] = self._now
             self._is_due = True
             self._out.append(Dismiss(number))
 
@@ -448,7 +450,7 @@ class Supervisor:
                 self._unpickled_in = max(self._unpickled_in or 0.0, message.seconds)
                 self._begin(number, worker, message.own)
             case Leaves():
-                worker.leaves_since = worker.leaves_since or self._now
+                self._leaving.setdefault(number, self._now)
                 self._is_due = True
             case Broken():  # it could not unpickle the job, and neither could another
                 self._out += [Tell(message), Stop()]
@@ -664,17 +666,19 @@ class Supervisor:
         now, tick = self._now, self._stalls.tick
         self._is_due = False
         due: list[float] = []
-        for number, worker in self._there.items():
-            if worker.leaves_since is not None:
-                until = worker.leaves_since + (FLUSH if self._facts.has_duties(number) else REAP)
-                if until <= now:
-                    self._out.append(Kill(number))
-                due.append(until if until > now else now + REAP)
-            if worker.begins_by is not None:
-                if worker.begins_by <= now:
-                    worker.begins_by = now + OPENED
-                    self._out.append(Inspect(number, None, OPENED))
-                due.append(worker.begins_by)
+        for number, since in self._leaving.items():
+            until = since + (FLUSH if self._facts.has_duties(number) else REAP)
+            if until <= now:
+                self._out.append(Kill(number))
+            due.append(until if until > now else now + REAP)
+        while self._unpickling:
+            number, until = next(iter(self._unpickling.items()))
+            if until > now:
+                due.append(until)
+                break
+            del self._unpickling[number]
+            self._unpickling[number] = now + OPENED
+            self._out.append(Inspect(number, None, OPENED))
         if self._due:
             self._replace()
             due += [when for number, when in self._due.items() if number not in self._starting]
@@ -704,7 +708,7 @@ class Supervisor:
     def _check_locks(self) -> float:
         """Checks busy workers for inherited locks if it is time; returns the time of the next check."""
         if self._checks_locks_at is not None and self._now >= self._checks_locks_at:
-            began = [number for number, worker in self._there.items() if worker.begins_by is None]
+            began = [number for number in self._there if number not in self._unpickling]
             busy = tuple(number for number in began if self._dispatch.assignments(number))
             self._out.append(CheckLocks(busy))
             self._checks_locks_at = None
@@ -718,11 +722,11 @@ class Supervisor:
         if late > tick:  # this process was stopped, by a signal or with the whole machine, and the workers as well
             self._stalls.forgive(late + tick)
         self._looks_at = now + tick
-        for number, worker in self._there.items():
+        for number in self._there:
             assignments = self._dispatch.assignments(number)
             unit = assignments[0].unit if assignments and not self._slots.waits(number) else None
-            if worker.begins_by is not None:
-                unit = unpickling(number) if now >= self._late_from(worker.begins_by - OPENED) else None
+            if (begins_by := self._unpickling.get(number)) is not None:
+                unit = unpickling(number) if now >= self._late_from(begins_by - OPENED) else None
             self._stalls.works_on(number, unit, now)
         for stall in self._stalls.due(now):
             self._troubled = True
@@ -750,7 +754,7 @@ class Supervisor:
             worker, assignments = self._there.get(number), self._dispatch.assignments(number)
             if worker is None or unit is None:
                 continue
-            if worker.begins_by is not None:
+            if number in self._unpickling:
                 goes_on = unit == unpickling(number)
             else:
                 goes_on = bool(assignments) and assignments[0].unit == unit
@@ -762,7 +766,7 @@ class Supervisor:
     def _give_up_on_stuck(self) -> None:
         """Ends the run if a worker has not finished unpickling: another worker would not finish either."""
         for number, _, seconds, _, stack, _ in self._stuck:
-            if number in self._there and self._there[number].begins_by is not None:
+            if number in self._unpickling:
                 why = errors.WorkerStartError(
                     f"worker {number} of {self._workers} has been unpickling the dataset for {seconds:g} s, and is not "
                     f"done. Its Python stack:\n{stack}"

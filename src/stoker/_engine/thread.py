@@ -11,7 +11,7 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -44,8 +44,37 @@ LOOK = EARLY
 JOIN = 0.5
 """Seconds that `close` waits for threads. A thread cannot be stopped: one in a slow sample ends by itself after it."""
 
-_Inbox = queue.SimpleQueue["tuple[int, Sequence[object]] | None"]
+_Given = tuple[int, "Sequence[object]"]
 """Number of the first unit of a run, and the work of each."""
+
+
+class _Closed(BaseException):
+    """Raised in a worker thread while its job waits for samples that nobody wants any more."""
+
+
+class _Inbox:
+    """The runs that a thread has been given, and None at its end."""
+
+    def __init__(self) -> None:
+        self._given: queue.SimpleQueue[_Given | None] = queue.SimpleQueue()
+        self._seen: deque[_Given | None] = deque()  # by the job, which may have begun them
+        self.put = self._given.put
+
+    def get(self) -> _Given | None:
+        """Returns the next run, waiting for it."""
+        return self._seen.popleft() if self._seen else self._given.get()
+
+    def upcoming(self) -> Iterator[object]:
+        """Yields the units that have come since the last call, for the job: they are next. Raises _Closed at the end:
+        nobody wants the unit in hand.
+        """
+        with contextlib.suppress(queue.Empty):
+            while True:
+                item = self._given.get_nowait()
+                self._seen.append(item)
+                if item is None:
+                    raise _Closed
+                yield from item[1]
 
 
 class _RunEnd(NamedTuple):
@@ -122,11 +151,11 @@ class ThreadBackend(Backend):
         self._stalls = Stalls(rules.stall_warning)
         self._marks = [[*NEW_MARK] for _ in range(workers)]
         self._answers = _Outbox()
-        self._queues: list[_Inbox] = [queue.SimpleQueue() for _ in range(workers)]
+        self._queues = [_Inbox() for _ in range(workers)]
         self._batches = [0] * workers  # places in their runs of the units that the threads work on
         self._work: dict[int, Sequence[object]] = {}  # of runs that are not handed out, by their first units
         self._runs: dict[int, Sequence[object]] = {}  # of several units, handed out
-        self._dispatch = Dispatch(workers)
+        self._dispatch = Dispatch(workers, at_once=rules.units_at_once)
         self._dropped_below = 0
         self._owner = os.getpid()
         self._events: deque[Event] = deque()  # not delivered yet
@@ -282,6 +311,7 @@ def _work(
     try:
         job = job_factory(number)
         job.mark = mark
+        job.upcoming = inbox.upcoming
     except BaseException as error:
         failed = _failure_of(error, where)
     while (item := inbox.get()) is not None and not closed.is_set():
@@ -301,6 +331,8 @@ def _work(
                 break
         batches[number] = 0
         del item, works, work
+    if job is not None:
+        job.close()
 
 
 def _run(job: Job, unit: int, work: object, number: int, where: str) -> Answer:

@@ -48,7 +48,7 @@ class MultimodalCollator(Flavoured):
     Raises:
         BatchError: on call, if a named field is missing, or its values cannot be collated so: the message names the
             field and the samples.
-        Exception: on call, what your function raises, with a note that names the field.
+        Exception: on call, any that your function raises, with a note that names the field.
         ValueError: on construction, if a way is none of these.
     """
 

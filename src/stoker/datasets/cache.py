@@ -5,9 +5,11 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from stoker._core.worker_info import current
+from stoker.datasets.awaited import then
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.cache_store import Folder, Memory, Store
 from stoker.datasets.combining import become_stream, checked, positive, shard_of, shards_of
@@ -120,7 +122,8 @@ class CacheDataset(Dataset[T]):
         number = self._number(index)
         data = None if number is None else self._find(number)
         if data is None:
-            return self._keep(number, self.dataset[index])
+            made: T = then(self.dataset[index], partial(self._keep, number))
+            return made
         sample: T = sample_of(data, number)
         return sample
 
@@ -142,17 +145,21 @@ class CacheDataset(Dataset[T]):
             numbers = [self._number(index) for index in indices]
             stored = [None if number is None else self._find(number) for number in numbers]
             missing = [index for index, data in zip(indices, stored, strict=True) if data is None]
-            fetched = fetch(missing) if missing else []
-            if len(fetched) != len(missing):  # the samples cannot be assigned to indices
-                raise ValueError(
-                    f"{type(self.dataset).__name__}.__getitems__ gave {len(fetched)} samples, expected {len(missing)}, "
-                    "one for each index"
-                )
-            rest = iter(fetched)
-            return [
-                self._keep(number, next(rest)) if data is None else sample_of(data, number)
-                for number, data in zip(numbers, stored, strict=True)
-            ]
+
+            def completed(fetched: Any) -> list[T]:
+                if len(fetched) != len(missing):  # the samples cannot be assigned to indices
+                    raise ValueError(
+                        f"{type(self.dataset).__name__}.__getitems__ gave {len(fetched)} samples, expected "
+                        f"{len(missing)}, one for each index"
+                    )
+                rest = iter(fetched)
+                return [
+                    self._keep(number, next(rest)) if data is None else sample_of(data, number)
+                    for number, data in zip(numbers, stored, strict=True)
+                ]
+
+            whole: list[T] = then(fetch(missing) if missing else [], completed)
+            return whole
 
         return samples
 

@@ -1,4 +1,4 @@
-"""The `repr` of datasets and loaders: what they read and how much, from attributes that are there.
+"""The `repr` of datasets and loaders: their places and sizes, from attributes that are there.
 
 Nothing is opened, and no code of the user's is called: of an object of another package its class is named. URLs are
 shown without user, password and query; options of a storage are not shown.
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 PLACES = {"shards": "shard", "files": "file", "paths": "file"}
-"""Attributes with places, and what one of them is called."""
+"""Attributes with places, and the word for one of them."""
 
 PLACE = ("root", "folder", "path", "prefix")
 """Attributes with one place."""
@@ -106,7 +106,7 @@ def _part(value: Any, depth: int) -> str:
 
 
 def shown(place: Any) -> str:
-    """Returns a place without what may be secret in a URL."""
+    """Returns a place without the parts of a URL that may be secret."""
     scheme, sign, rest = str(place).partition("://")
     if not sign:
         return scheme

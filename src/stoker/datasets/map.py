@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from stoker.datasets.awaited import then
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import become_stream, checked, pass_epoch, shard_of, shards_of
 from stoker.datasets.gather import describe
@@ -113,7 +114,8 @@ class MapDataset(Dataset[T_co]):
 
     def __getitem__(self, index: Any) -> T_co:
         """Returns `fn` of the source's sample at `index`; negative if the source accepts that."""
-        return self.fn(self.dataset[index])
+        result: T_co = then(self.dataset[index], self.fn)
+        return result
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], list[T_co]]:
@@ -124,7 +126,7 @@ class MapDataset(Dataset[T_co]):
             AttributeError: the source has no `__getitems__`.
         """
         fetch = self.dataset.__getitems__
-        return lambda indices: [self.fn(sample) for sample in fetch(indices)]
+        return lambda indices: then(fetch(indices), lambda samples: list(map(self.fn, samples)))
 
     def describe(self, index: Any) -> Any:
         """Returns the source's description of its sample at `index`, if it offers `describe`; else None."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stoker.datasets.awaited import then, together
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
 from stoker.datasets.read_again import ReadAgain
@@ -125,7 +126,8 @@ class PackDataset(Dataset[Row]):
             ValueError: the length of a document differs from `lengths`, or it has more than one dimension.
             TypeError: a document does not consist of integers.
         """
-        return self._row(index, lambda documents: [self.dataset[document] for document in documents])
+        row: Row = self._row(index, lambda documents: together(self.dataset[document] for document in documents))
+        return row
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], list[Row]]:
@@ -136,19 +138,22 @@ class PackDataset(Dataset[Row]):
             AttributeError: the source has no `__getitems__`.
         """
         fetch = self.dataset.__getitems__
-        return lambda indices: [self._row(index, fetch) for index in indices]
+        return lambda indices: together(self._row(index, fetch) for index in indices)
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch to the source if it offers `set_epoch`."""
         pass_epoch(self.dataset, epoch)
 
-    def _row(self, index: Any, fetch: Callable[[list[int]], list[Any]]) -> Row:
+    def _row(self, index: Any, fetch: Callable[[list[int]], Any]) -> Any:
         row = absolute(index, len(self))
         places = slice(int(self._ends[row - 1]) if row else 0, int(self._ends[row]))
         numbers = self._documents[places].tolist()
         starts = [0] * len(numbers) if self._starts is None else self._starts[places].tolist()
+        return then(fetch(numbers), lambda samples: self._row_of(numbers, starts, samples))
+
+    def _row_of(self, numbers: list[int], starts: list[int], samples: list[Any]) -> Row:
         pieces = []
-        for number, start, sample in zip(numbers, starts, fetch(numbers), strict=True):
+        for number, start, sample in zip(numbers, starts, samples, strict=True):
             document = self._document(sample, number)
             if len(document) != self.lengths[number]:
                 raise ValueError(

@@ -9,6 +9,7 @@ from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from stoker._core.worker_info import current
+from stoker.datasets.awaited import is_awaited, settled
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import become_stream, checked, pass_epoch, shard_of, shards_of
 from stoker.datasets.gather import Indices, describe, gather_from, layout_of
@@ -66,8 +67,7 @@ class RateLimitDataset(Dataset[T_co]):
 
     def __getitem__(self, index: Any) -> T_co:
         """Returns the source's sample at `index`, when it is due; negative if the source accepts that."""
-        self._wait(1)
-        sample: T_co = self.dataset[index]
+        sample: T_co = self._when_due(1, lambda: self.dataset[index], is_awaited(self.dataset, False))
         return sample
 
     @property
@@ -80,9 +80,8 @@ class RateLimitDataset(Dataset[T_co]):
         fetch = self.dataset.__getitems__
 
         def samples(indices: Sequence[Any]) -> list[T_co]:
-            self._wait(len(indices))
-            fetched: list[T_co] = fetch(indices)
-            return fetched
+            due: list[T_co] = self._when_due(len(indices), lambda: fetch(indices), is_awaited(self.dataset, True))
+            return due
 
         return samples
 
@@ -103,19 +102,38 @@ class RateLimitDataset(Dataset[T_co]):
         """Passes the epoch to the source if it offers `set_epoch`."""
         pass_epoch(self.dataset, epoch)
 
+    def _when_due(self, samples: int, fetch: Callable[[], Any], awaited: bool) -> Any:
+        """Returns `fetch()` when this worker may fetch the next samples; if they are awaited, a coroutine for it."""
+        seconds = self._turn(samples)
+        if awaited:
+            return _later(seconds, fetch)
+        if seconds > 0:
+            sleep(seconds)
+        return fetch()
+
     def _wait(self, samples: int) -> None:
         """Waits until this worker may fetch the next samples."""
+        if (seconds := self._turn(samples)) > 0:
+            sleep(seconds)
+
+    def _turn(self, samples: int) -> float:
+        """Takes the turn of this worker's next samples; returns the seconds until it begins."""
         worker, workers = current.one_of_several or (0, 1)
         place = os.getpid(), worker
         clock = self._clocks.get(place)
         if clock is None:
             clock = self._clocks.setdefault(place, _RateClock(monotonic() + worker / self.per_second))
-        seconds = clock.take(samples * workers / self.per_second)
-        if seconds > 0:
-            sleep(seconds)
+        return clock.take(samples * workers / self.per_second)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_clocks": {}}
+
+
+async def _later(seconds: float, fetch: Callable[[], Any]) -> Any:
+    import asyncio  # only where there is an event loop: it takes long to import
+
+    await asyncio.sleep(seconds)
+    return await settled(fetch())
 
 
 class _RateClock:

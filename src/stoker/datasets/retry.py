@@ -6,9 +6,11 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from time import sleep
+from types import CoroutineType
 from typing import Any, NamedTuple, TypeVar
 
 from stoker._core.worker_info import current
+from stoker.datasets.awaited import settled
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import become_stream, checked, pass_epoch, positive, shard_of, shards_of
 from stoker.datasets.gather import Indices, describe, gather_from, layout_of
@@ -103,7 +105,7 @@ class RetryDataset(Dataset[T_co]):
 
     def __getitem__(self, index: Any) -> T_co:
         """Returns the source's sample at `index`; negative if the source accepts that."""
-        sample: T_co = self._policy.called(lambda: self.dataset[index])
+        sample: T_co = self._called(lambda: self.dataset[index])
         return sample
 
     @property
@@ -114,7 +116,11 @@ class RetryDataset(Dataset[T_co]):
             AttributeError: the source has no `__getitems__`.
         """
         fetch = self.dataset.__getitems__
-        return lambda indices: self._policy.called(lambda: fetch(indices))
+        return lambda indices: self._called(lambda: fetch(indices))
+
+    def _called(self, fetch: Callable[[], Any]) -> Any:
+        sample = self._policy.called(fetch)
+        return self._policy.awaited(sample, fetch) if type(sample) is CoroutineType else sample
 
     def gather_layout(self) -> Any:
         """Returns the source's layout, if it can gather."""
@@ -198,21 +204,37 @@ class _RetryPolicy(NamedTuple):
         for attempt in itertools.count(1):
             try:
                 return first() if attempt == 1 or again is None else again()
-            except (StopIteration, SkipSample):
-                raise
             except self.retry_on as error:
-                pause = self._pause(attempt)
-                if isinstance(error, self.never):
-                    raise
-                if attempt == self.attempts or waited + pause > self.total_wait:
-                    error.add_note(
-                        f"RetryDataset: attempt {attempt} of {self.attempts}, after {waited:.3g} s of waiting"
-                    )
-                    raise
+                pause = self._pause_after(error, attempt, waited)
             sleep(pause)
             waited += pause
             current.begin_again()
         raise AssertionError
+
+    async def awaited(self, sample: Any, again: Callable[[], Any]) -> Any:
+        """Returns the sample of a coroutine or, after an error that may pass, of another one that `again()` returns."""
+        import asyncio  # only where there is an event loop: it takes long to import
+
+        waited = 0.0
+        for attempt in itertools.count(1):
+            try:
+                return await settled(sample if attempt == 1 else again())
+            except self.retry_on as error:
+                pause = self._pause_after(error, attempt, waited)
+            await asyncio.sleep(pause)
+            waited += pause
+            current.begin_again()
+        raise AssertionError
+
+    def _pause_after(self, error: Exception, attempt: int, waited: float) -> float:
+        """Returns the seconds to wait after an error of an attempt; raises the error if there is no other attempt."""
+        pause = self._pause(attempt)
+        if isinstance(error, (StopIteration, SkipSample, *self.never)):
+            raise error
+        if attempt == self.attempts or waited + pause > self.total_wait:
+            error.add_note(f"RetryDataset: attempt {attempt} of {self.attempts}, after {waited:.3g} s of waiting")
+            raise error
+        return pause
 
     def _pause(self, attempt: int) -> float:
         longest = min(self.wait * 2.0 ** min(attempt - 1, 64), self.longest_wait)

@@ -4,8 +4,9 @@
 and dicts of them: of exactly these types, since a subclass may have code. Keys of dicts are numbers, texts, bytes, and
 short tuples of these; the sample has at most 50 levels. A record of them is a tree of tags, lengths and bytes,
 little-endian. Reading it calls nothing that the record names, and takes memory by the bytes of the record, so
-it may lie where others can write. What is read equals what was written: types, dtypes and their byte order, bits of
-NaN, the order in memory, whether an array may be written to, and which parts of a sample are one object.
+it may lie where others can write. A sample that is read equals the one that was written: types, dtypes and their
+byte order, bits of NaN, the order in memory, whether an array may be written to, and which parts of a sample are
+one object.
 
 The first byte of a record says which of the two formats it has. It is long because the writer and the reader of
 a format are read beside each other.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
+from stoker.datasets.awaited import then, together
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
 from stoker.datasets.read_again import ReadAgain
@@ -84,11 +86,11 @@ class ViewsDataset(Dataset[T_co]):
         """
         place = absolute(index, len(self))
         if not self.grouped:
-            sample = self.dataset[place // self.n]
-            return sample if self.transform is None else self.transform(sample, place % self.n)
+            sample, transform = self.dataset[place // self.n], self.transform
+            return sample if transform is None else then(sample, lambda each: transform(each, place % self.n))
         if self.transform is None:
-            return tuple(self.dataset[place] for _ in range(self.n))
-        return _all(self.dataset[place], self.n, self.transform)
+            return then(together(self.dataset[place] for _ in range(self.n)), tuple)
+        return then(self.dataset[place], partial(_all, n=self.n, transform=self.transform))
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the epoch to the source if it offers `set_epoch`."""

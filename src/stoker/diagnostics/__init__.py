@@ -1,1 +1,1 @@
-"""Measurements of loaders and checks of a machine: what is slow, why, and the change to make."""
+"""Measurements of loaders and checks of a machine: the slow part, its cause, and the change to make."""

@@ -57,7 +57,9 @@ def at_first_loader(torchs: Any, action: Callable[[], None]) -> None:
     @functools.wraps(init)
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:
         now()
-        init(self, *arguments, **named)
+        latest = loaders.__init__  # the action may have wrapped it, as `stoker run` does
+        wrapped = latest is not __init__ and getattr(latest, "__wrapped__", None) is init
+        (latest if wrapped else init)(self, *arguments, **named)
 
     def __init_subclass__(kind: Any, /, **named: Any) -> None:
         before(kind, **named)

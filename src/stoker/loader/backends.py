@@ -43,6 +43,10 @@ def new_backend(options: LoaderOptions, record: LoaderRecord, dispatcher: EventD
         "settings": _settings(options, collate.is_ours(collate_fn), record),
     }
     if not options.capabilities.has_workers:
+        if options.in_flight:
+            from stoker.loader._job.async_samples import check_no_loop_runs
+
+            check_no_loop_runs()
         if options.timeout != 0:
             raise AssertionError(
                 "_SingleProcessDataLoaderIter requires timeout == 0: without workers a batch cannot be timed out. "
@@ -79,6 +83,7 @@ def _settings(options: LoaderOptions, own_collate: bool, record: LoaderRecord) -
         own_collate=own_collate,
         shard=options.shard,
         threads=options.threads,
+        concurrency=options.in_flight,
         rank=epoch.world_of(options).rank,
         timed=timed,
         sampled=timed and record.sampled,

@@ -107,14 +107,20 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         num_workers: number of workers; 0 makes batches in the training process. `"auto"` begins with as many as
             affinity, cgroup and memory allow, finds the best number during the first batches (up to four for each CPU
             if samples wait and the CPUs idle), and sets the attribute to it. The batches do not depend on the number.
-        prefetch_factor: batches ahead for each worker (default 2, or as many as its threads need). Each takes memory
-            for one batch. If a batch takes over 50 ms and all workers share each one, `prefetch_factor` + 1 in all. By
-            default, batches that take under a millisecond are made up to 32 ahead for each worker, and 2 MB of them.
+        prefetch_factor: batches ahead for each worker (default 2, or as many as its threads or `concurrency` need).
+            Each takes memory for one batch. If a batch takes over 50 ms and all workers share each one,
+            `prefetch_factor` + 1 in all. By default, batches that take under a millisecond are made up to 32 ahead for
+            each worker, and 2 MB of them.
         persistent_workers: workers, and their copy of the dataset, live as long as the loader.
         threads_per_worker: threads that call `dataset[index]` in each worker process, for samples whose work releases
             the GIL or waits: files, networks, decoding. The dataset must allow calls from several threads at once, and
             random numbers come from `stoker.sample_rng()`. Datasets that fetch a whole batch at once
             (`__getitems__`, `gather`) do so in one thread; with `num_workers=0` there is no worker, and no thread.
+        concurrency: for a dataset with `async def __getitem__` or `__getitems__`: samples that each worker (or this
+            thread, with `num_workers=0`) awaits at a time, 16 by default, also of its next batches. Random numbers come
+            from `stoker.sample_rng()`; a sample's own error, order and number are as ever. 1 awaits one after another;
+            0 awaits none, and gives `collate_fn` what `__getitem__` returns, as torch's loader does. Not with
+            `threads_per_worker`.
         worker_method: "process", or "thread": threads of this process, for samples whose work releases the GIL. One
             copy of the dataset, no transport; randomness comes from `stoker.sample_rng()`.
         multiprocessing_context: a start method or context. "fork" forks; "spawn" and "forkserver" start clean
@@ -148,7 +154,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         num_replicas, rank: the number of ranks, and this rank; by default from `torch.distributed` or the launcher.
         mesh: in their place, a pair of a `DeviceMesh` and the name of its data-parallel dimension, or a tuple of names;
             or a mesh of one dimension. Ranks along other dimensions (tensor, context, pipeline) get the same data. Read
-            when the loader is made; the attributes `num_replicas` and `rank` show what it says.
+            when the loader is made; the attributes `num_replicas` and `rank` show its numbers.
 
     Args: faults
         on_error: treatment of a sample that raises, or kills its workers. "raise" raises the error in its batch's
@@ -187,6 +193,8 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         CannotSendError: at `iter()`, with a clean interpreter: names the path of the object that cannot be sent.
         MissingExtraError: `output="torch"` without torch; `pin_memory=True` without it, at `iter()`.
         WorkerStartError, MemoryLimitError, QuarantineError: at `iter()`.
+        EventLoopError: at `iter()`, with `num_workers=0` in a thread that runs an event loop, as a notebook does, and a
+            dataset whose samples are awaited.
         SamplerError: at the `next()` whose batch is no list of indices, or if a sampler cannot draw as many samples
             as it should. An index outside the dataset raises the dataset's own error (`IndexError`, `TypeError`).
 
@@ -241,6 +249,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         in_order: bool = True,
         worker_method: Literal["process", "thread"] = "process",
         threads_per_worker: int = 1,
+        concurrency: int | None = None,
         output: Literal["torch", "numpy"] | None = None,
         seed: int | None = None,
         seeding: Literal["auto", "sample", "worker"] = "auto",
@@ -654,7 +663,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         Raises:
             PreviewError: the batch holds no images, the epoch has no batch, or its process died or took too long.
             MissingExtraError: Pillow is not installed.
-            Exception: what a sample, the sampler or the `collate_fn` has raised.
+            Exception: any that a sample, the sampler or the `collate_fn` has raised.
         """
         from stoker.loader._display.preview import preview
 

@@ -46,6 +46,9 @@ def _rows(options: LoaderOptions, record: LoaderRecord, auto: AutotuneController
     yield "workers", _workers(options, record.ledger)
     if options.threads_per_worker > 1:
         yield "threads", _threads(options)
+    if options.in_flight:
+        where = "in each worker" if options.capabilities.has_workers else "in this thread"
+        yield "awaited", f"samples, {options.in_flight} in flight at most {where}"
     if (about := heap.text(options, record.ledger)) is not None:
         yield "heap", about
     if auto is not None:
@@ -212,8 +215,8 @@ def _faults(options: LoaderOptions) -> str:
 def _randomness(options: LoaderOptions, drawn: Sequence[str]) -> str:
     if options.capabilities.are_threads:
         return "sample_rng() is seeded for each sample; global generators are left alone"
-    if options.threads > 1 and options.seeding != "worker":
-        return "sample_rng() is seeded for each sample; other generators are shared by a worker's threads"
+    if max(options.threads, options.in_flight) > 1 and options.seeding != "worker":
+        return "sample_rng() is seeded for each sample; others are shared by samples that are made at the same time"
     kinds = Counter(name.partition(" ")[0] for name in drawn)
     names = [name for name in GLOBALS if kinds.pop(name, 0)]
     names += [f"the dataset's own ({kind}{f', {count} times' * (count > 1)})" for kind, count in sorted(kinds.items())]

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stoker import errors
+from stoker import collate, errors
 from stoker._core.exceptions import users_level
 from stoker._engine.timings import TimingSink
 from stoker.loader._accounting.ledger import Ledger
@@ -137,6 +137,8 @@ class LoaderRecord:
         )
         if not options.capabilities.own_process:
             options = dataclasses.replace(options, seeding="worker")
+        if not collate.is_default(collate.for_output(options.collate_fn, options.output)):
+            options = dataclasses.replace(options, concurrency=0)  # the script's own function may await the samples
         self._made_with = options
         self.epochs, self.hint = SilentEpochs(), None
 

@@ -17,12 +17,19 @@ class StatefulDataLoader(DataLoader[T_co]):
         snapshot_every_n_steps: a state is exact after every batch. Where the own `state_dict()` of a stream in a worker
             takes more than 2 % of a batch's time, it is called after every n-th batch only, and a resumed run reads the
             batches since then again. None, or 0, for as many as keep it at 2 %.
+        spawn_worker_start_parallelism: torchdata's; ignored: workers start at the same time.
         **kwargs: as `DataLoader`.
 
     A state of torchdata's cannot be loaded, because it describes torchdata's workers; the error states this.
     """
 
-    def __init__(self, *args: Any, snapshot_every_n_steps: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        snapshot_every_n_steps: int | None = None,
+        spawn_worker_start_parallelism: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         if snapshot_every_n_steps is not None:
             argument_checks.integer("snapshot_every_n_steps", snapshot_every_n_steps, "None")
         self.snapshot_every_n_steps = snapshot_every_n_steps

@@ -247,7 +247,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:
-    """Returns what code does, without the file and the lines in which it stands."""
+    """Returns a description of code, without the file and the lines in which it stands."""
     constants = [
         _code(each)
         if isinstance(each, CodeType)

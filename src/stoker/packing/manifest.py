@@ -73,13 +73,25 @@ class Manifest:
 
     def commit(self, samples: int, files: list[str]) -> None:
         """Records that this number of samples is safe, in these files."""
+        before = self.samples, self.files, self.state
         self.samples, self.files, self.state = samples, list(files), self.latest
-        self.save()
+        try:
+            self.save()
+        except OSError:
+            self.samples, self.files, self.state = before
+            raise
 
     def complete(self, files: list[str]) -> None:
         """Records that all is written."""
         self.is_complete, self.files = True, list(files)
         self.save()
+
+    def kept(self) -> str:
+        """Returns the consequence of a pack that cannot write, and the remedy, in words."""
+        return (
+            f"stoker.pack has kept {self.samples:,} of {self._settings['of']:,} samples. Free space on the disk, and "
+            "the same call goes on after them"
+        )
 
     def save(self) -> None:
         """Writes the file, atomically."""

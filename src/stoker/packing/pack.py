@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from stoker._core.machine.cpus import cpus
+from stoker._core.write_errors import explained
 from stoker.errors import PackError
 from stoker.loader.dataloader import DataLoader
 from stoker.packing.manifest import Manifest, only_one
@@ -95,7 +96,7 @@ def pack(
         PackError: the dataset has no length or no samples, the folder holds something else, a sample does not fit the
             format, or verification found a difference.
         MissingExtraError: the format's package is not installed.
-        OSError: a file cannot be written. What is complete stays, and the same call goes on.
+        OSError: a file cannot be written. Complete files stay, and the same call goes on.
     """
     if format not in get_args(Format):
         raise PackError(f"the format {format!r} is none of {', '.join(get_args(Format))}")
@@ -113,10 +114,11 @@ def pack(
             packer = _packer(manifest, format, count, max_count, max_size)
             try:
                 _write(rows, manifest, packer, workers, count, on_progress)
-                packer.finish(count)
+                with explained(folder, manifest.kept):
+                    packer.finish(count)
+                    manifest.complete(manifest.files)
             finally:
                 packer.close()
-            manifest.complete(manifest.files)
         seconds = time.perf_counter() - began
         if verify:
             _verify(rows, _packer(manifest, format, count, max_count, max_size), workers, count, on_progress)
@@ -176,7 +178,8 @@ def _write(
         for batch in batches:
             for row in batch:
                 if index >= begin:
-                    packer.write(index, row)
+                    with explained(manifest.folder, manifest.kept):
+                        packer.write(index, row)
                 index += 1
             manifest.latest = loader.state_dict(), index
             if on_progress is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from stoker.errors import MissingExtraError, PackError
 from stoker.packing.manifest import Manifest
 from stoker.packing.rows import EncodedFile, Row
 from stoker.sources.hdf5.open_file import h5py_module
-from stoker.sources.lmdb_dataset import LMDBDataset
+from stoker.sources.lmdb_dataset import LMDBDataset, lmdb_module
 from stoker.sources.parquet.dataset import ParquetDataset
 from stoker.sources.tar.dataset import TarDataset
 from stoker.sources.tar.writer import TarWriter, encoded
@@ -209,8 +210,11 @@ class LMDBPacker:
 
     def _commit(self, samples: int) -> None:
         if self._transaction is not None:
-            self._transaction.commit()
-            self._transaction = None
+            transaction, self._transaction = self._transaction, None
+            try:
+                transaction.commit()
+            except lmdb_module().Error as error:  # which has no number: of a full disk "Input/output error"
+                raise OSError(errno.EIO, f"{error}, as where the disk is full") from error
         self._manifest.commit(samples, ["data.mdb"])
 
     def finish(self, count: int) -> None:
@@ -273,7 +277,9 @@ class ArrayPacker:
             if os.path.exists(path.removesuffix(".partial")):  # the end came while the files were renamed
                 os.rename(path.removesuffix(".partial"), path)
             return np.lib.format.open_memmap(path, mode="r+")
-        return np.lib.format.open_memmap(path, mode="w+", dtype=first.dtype, shape=(self._count, *first.shape))
+        array = np.lib.format.open_memmap(path, mode="w+", dtype=first.dtype, shape=(self._count, *first.shape))
+        _reserve(path, array.offset, array.nbytes)
+        return array
 
     def _partial(self, name: str) -> str:
         return os.path.join(self._manifest.folder, f"{name}.npy.partial")
@@ -311,7 +317,7 @@ class ArrayPacker:
 
 
 class HDF5Packer(ArrayPacker):
-    """One HDF5 file with a dataset for each field, each in one piece: what was flushed is readable after a kill."""
+    """One HDF5 file with a dataset for each field, each in one piece: flushed rows are readable after a kill."""
 
     def __init__(self, manifest: Manifest, count: int) -> None:
         super().__init__(manifest, count)
@@ -334,7 +340,16 @@ class HDF5Packer(ArrayPacker):
             )
         if name in self._file:
             return self._file[name]
-        return self._file.create_dataset(name, (self._count, *first.shape), first.dtype)
+        how = self._h5py.h5p.create(self._h5py.h5p.DATASET_CREATE)
+        how.set_alloc_time(self._h5py.h5d.ALLOC_TIME_EARLY)
+        how.set_fill_time(self._h5py.h5d.FILL_TIME_NEVER)
+        array = self._file.create_dataset(name, (self._count, *first.shape), first.dtype, dcpl=how)
+        try:
+            _reserve(partial, array.id.get_offset() or 0, array.nbytes)
+        except OSError:
+            del self._file[name]  # else closing it lengthens the file
+            raise
+        return array
 
     def _flush(self, samples: int) -> None:
         if self._file is not None:
@@ -374,13 +389,20 @@ class _Columns(Sequence[Any]):
         return {name: row if isinstance(row, np.ndarray) and row.ndim else row.item() for name, row in rows.items()}
 
 
+def _reserve(path: str, offset: int, size: int) -> None:
+    """Takes the disk space of an array: in a file with holes a full disk ends the process by a signal, at any row."""
+    if size and hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as file:
+            try:
+                os.posix_fallocate(file.fileno(), offset, size)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # of a file system that reserves nothing
+                    raise
+
+
 def _opened(folder: str) -> Any:
-    try:
-        import lmdb
-    except ImportError as error:
-        raise MissingExtraError("LMDB needs the package lmdb, which is not installed: stoker[lmdb]") from error
     # the file is sparse: the size of the map is a bound, and no reservation
-    return lmdb.open(folder, map_size=1 << 44, lock=False, max_readers=1)
+    return lmdb_module().open(folder, map_size=1 << 44, lock=False, max_readers=1)
 
 
 def _pyarrow() -> tuple[Any, Any]:

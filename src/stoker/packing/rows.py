@@ -15,7 +15,7 @@ from stoker.errors import PackError
 from stoker.extend import describe
 
 Row = dict[str, Any]
-"""Fields of a sample: bytes, `str`, numbers, None, arrays, `EncodedFile`, or what JSON can hold."""
+"""Fields of a sample: bytes, `str`, numbers, None, arrays, `EncodedFile`, or values of JSON."""
 
 
 @dataclass(frozen=True)

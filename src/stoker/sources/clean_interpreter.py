@@ -43,7 +43,7 @@ class CleanInterpreters:
         The function may run twice, if its interpreter ends meanwhile.
 
         Raises:
-            Exception: what the function raises.
+            Exception: any that the function raises.
             ChildProcessError: the interpreter died twice.
         """
         idle = self._idle.get()
@@ -99,7 +99,7 @@ class _Interpreter:
             self._socket = ours.detach()
 
     def call(self, function: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
-        """Returns whether the function returned, and what it returned or raised."""
+        """Returns whether the function returned, and its result or exception."""
         request = pickle.dumps((function, args, kwargs))
         try:
             _send(self._socket, request)

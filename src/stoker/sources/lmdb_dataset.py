@@ -150,7 +150,7 @@ class _EnvironmentOpener:
         self._database = database
 
     def __call__(self) -> _Reader:
-        lmdb = _lmdb()
+        lmdb = lmdb_module()
         path = os.path.realpath(self._path)
         _check_is_there(self._path)
         place = (os.getpid(), path)
@@ -314,7 +314,12 @@ def _check_is_there(path: str) -> None:
         )
 
 
-def _lmdb() -> Any:
+def lmdb_module() -> Any:
+    """Returns the package lmdb.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
     try:
         import lmdb
     except ImportError as error:

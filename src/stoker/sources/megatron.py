@@ -38,7 +38,7 @@ class MegatronTokens(TokenWindows):
         length: the number of tokens in x and in y.
         stride: the distance between the starts of two windows, in tokens. None means `length`.
         dtype: the dtype of x and y.
-        boundaries: "cross", "within" or "positions": what windows do at the end of a document.
+        boundaries: "cross", "within" or "positions": the behaviour of windows at the end of a document.
 
     Raises:
         FileNotFoundError: one of the files does not exist.
@@ -101,7 +101,7 @@ def _versions(prefix: str) -> list[tuple[int, int]]:
 
 
 class _Index(NamedTuple):
-    """What a `.idx` file says."""
+    """The contents of a `.idx` file."""
 
     dtype: np.dtype[Any]
     pointers: Array  # the place of each sequence in `.bin`, in bytes

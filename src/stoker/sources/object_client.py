@@ -401,7 +401,7 @@ def with_vendor_settings(kind: str, options: Mapping[str, Any], environment: Map
     """Returns the options of a store, with those that the environment has under other names.
 
     Read are `STORAGE_EMULATOR_HOST` (an emulator of Google's store, without credentials), and
-    `AZURE_STORAGE_CONNECTION_STRING`, also as the option `connection_string`. What is given comes first.
+    `AZURE_STORAGE_CONNECTION_STRING`, also as the option `connection_string`. Given options come first.
 
     Args:
         kind: of the store: "s3", "gs", "az" or "http".

@@ -1,4 +1,4 @@
-"""`open_dataset`: the dataset that fits what lies at a place, by the names of the files."""
+"""`open_dataset`: the dataset that fits the files at a place, by their names."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ KINDS = (
 _BY_EXTENSION = {extension: kind for kind in KINDS for extension in kind.extensions}
 _COMPRESSED = (".gz", ".zst", ".zstd")
 _NUMBER = re.compile(r"-\d+-of-\d+$")
-"""What TensorFlow appends to the names of shards."""
+"""The suffix that TensorFlow gives the names of shards."""
 _BESIDE = (".md", ".json", ".yaml", ".yml", ".crc", ".index")
 """Files that describe a folder of data. Those whose names begin with a dot or an underscore count as such too."""
 _HIDDEN = (".", "_")
@@ -125,7 +125,7 @@ class PlaceContents:
 
 
 def open_dataset(place: Place | Iterable[Place], *, stream: bool = False, **kwargs: Any) -> Any:
-    """Returns the dataset that fits what lies at a place: the class follows from the names of the files.
+    """Returns the dataset that fits the files at a place: the class follows from the names of the files.
 
         open_dataset("s3://bucket/*.parquet", columns=["image", "label"])   # a ParquetDataset
         open_dataset("train-{000..127}.tar", stream=True)                   # a TarStream
@@ -145,16 +145,16 @@ def open_dataset(place: Place | Iterable[Place], *, stream: bool = False, **kwar
             may be left out if they have one table; video files need `frames=`.
 
     Raises:
-        TargetError: files of several kinds lie there, or of an unknown one, or none: the message lists what does. Or
+        TargetError: files of several kinds lie there, or of an unknown one, or none: the message lists them. Or
             `stream=True` for a kind that is read by index alone.
         FileNotFoundError: the place leads to no file.
-        Exception: what the class raises.
+        Exception: any that the class raises.
     """
     return contents_of(place, kwargs.get("storage_options")).open(stream=stream, **kwargs)
 
 
 def contents_of(place: Place | Iterable[Place], storage_options: Mapping[str, Any] | None = None) -> PlaceContents:
-    """Returns what lies at a place. Stores and folders are listed, and nothing is opened.
+    """Returns the files at a place. Stores and folders are listed, and nothing is opened.
 
     Args: as of `open_dataset`.
 

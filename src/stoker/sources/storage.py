@@ -308,7 +308,7 @@ OTHER_NAMES = {
     "endpoint_url": "endpoint",
     "anon": "skip_signature",
 }
-"""What fsspec calls options of S3."""
+"""Names of fsspec for options of S3."""
 _NAMES = (
     *("access_key_id", "secret_access_key", "session_token", "region", "endpoint", "bucket", "skip_signature"),
     *("account_name", "account_key", "sas_token", "connection_string", "base_url", "service_account"),

@@ -68,6 +68,9 @@ class Curious:
     def resume(self, state: bytes) -> None:
         raise AssertionError
 
+    def close(self) -> None:
+        return None
+
 
 def unit(number: int, known: Any = ()) -> Unit:
     return Unit(number, pickle.dumps(f"unit {number}"), None, known, None)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from stoker._engine.supervision.dispatch import SLOW_UNIT, Assignment, Dispatch
 from stoker._engine.supervision.split_policy import AT_FIRST, LARGE, WORTH, SplitPolicy
+from tests._engine.supervision.every_worker import DispatchByAll
 
 
 def started(workers: int) -> Dispatch:
@@ -285,9 +289,66 @@ def test_a_unit_that_is_refused_is_over() -> None:
 def test_retiring_worker_is_busy_until_it_has_answered() -> None:
     dispatch = started(2)
     dispatch.submitted(0, 1)
-    assert dispatch.busy == []
+    assert dispatch.busy == set()
     dispatch.hand_out()
     dispatch.retires(1)
-    assert (dispatch.alive, dispatch.busy) == ([0], [1])
+    assert (dispatch.alive, dispatch.busy) == ({0}, {1})
     dispatch.answered(1, Assignment(0), SLOW_UNIT)
-    assert dispatch.busy == []
+    assert dispatch.busy == set()
+
+
+@settings(max_examples=300)
+@given(data=st.data(), workers=st.integers(1, 9), at_once=st.integers(1, 3), shares=st.booleans())
+def test_decisions_are_those_of_a_look_at_all_workers(
+    data: st.DataObject, workers: int, at_once: int, shares: bool
+) -> None:
+    """Free and bound units, whole and shared ones, deaths, retirement, growth and refused memory, in any order."""
+    draw = data.draw
+    policies = [SplitPolicy(workers, 1.0 if shares else None) for _ in range(2)]
+    both = [Dispatch(workers, policies[0], at_once), DispatchByAll(workers, policies[1], at_once)]
+    ours = both[0]
+    unit, alive = 0, set(range(workers))
+    for dispatch in both:
+        for worker in alive:
+            dispatch.joined(worker)
+    for _ in range(draw(st.integers(5, 40))):
+        held = [(worker, run) for worker in sorted(ours.busy) for run in ours.assignments(worker)[:1]]
+        action = draw(
+            st.sampled_from(["submit", "submit", "answer", "answer", "die", "join", "retire", "grow", "drop"])
+        )
+        if action == "submit":
+            for _ in range(draw(st.integers(1, workers))):
+                worker = draw(st.none() | st.integers(0, workers - 1))
+                rows = draw(st.sampled_from([0, 0, 3, LARGE])) if worker is None else 0
+                for dispatch in both:
+                    dispatch.submitted(unit, worker, rows)
+                unit += 1
+        elif action == "answer" and held:
+            worker, run = draw(st.sampled_from(held))
+            seconds = SLOW_UNIT * draw(st.sampled_from([0.5, 2]))
+            for dispatch in both:
+                dispatch.answered(worker, run, seconds)
+        elif action == "die" and alive:
+            worker = draw(st.sampled_from(sorted(alive)))
+            alive.remove(worker)
+            for dispatch in both:
+                dispatch.requeued([run.unit for run in dispatch.died(worker) if not run.is_part])
+        elif action == "join":
+            alive.add(worker := draw(st.integers(0, workers - 1)))
+            for dispatch in both:
+                dispatch.joined(worker)
+        elif action == "retire" and alive:
+            worker = draw(st.sampled_from(sorted(alive)))
+            for dispatch in both:
+                dispatch.retires(worker)
+        elif action == "grow":
+            workers += 1
+            for dispatch in both:
+                dispatch.grow(workers)
+        elif action == "drop":
+            before = draw(st.integers(0, unit))
+            assert ours.dropped(before) == both[1].dropped(before)
+        most = draw(st.none() | st.integers(0, unit))
+        admits = None if most is None else (lambda worker, unit, most=most: unit < most)
+        assert ours.hand_out(admits) == both[1].hand_out(admits)
+        assert (ours.alive, ours.busy, ours.outstanding) == (both[1].alive, both[1].busy, both[1].outstanding)

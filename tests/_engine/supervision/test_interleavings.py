@@ -8,6 +8,7 @@ ready, and is heard only when the trainer listens). Beside it runs a model of pl
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -47,6 +48,7 @@ from stoker._engine.supervision.slot_allocator import MUCH
 from stoker._engine.supervisor import Supervisor
 from stoker._engine.transport.rows import Layout
 from tests._engine.supervision.arena import Memory
+from tests._engine.supervision.every_worker import by_all
 
 LIMIT = 1 << 30
 AFTER = 10.0
@@ -128,7 +130,7 @@ class Interleavings(RuleBasedStateMachine):
             growth=0 if self.room is None else MUCH,
             row_seconds=1.0 if self.shares else None,
         )
-        self.supervisor = Supervisor(self.workers, rules, self.memory, self, unpickles=self.spawns)  # type: ignore[arg-type]
+        self.supervisor = self.supervised(rules)
         self.there: dict[int, Played] = {}
         self.to_start: set[int] = set()
         self.ever_ready = not self.spawns
@@ -145,6 +147,9 @@ class Interleavings(RuleBasedStateMachine):
         for worker in range(self.workers):
             self.start(worker)
         self.handle(AllStarted(LIMIT))
+
+    def supervised(self, rules: Rules) -> Supervisor:
+        return Supervisor(self.workers, rules, self.memory, self, unpickles=self.spawns)  # type: ignore[arg-type]
 
     # Facts
 
@@ -565,6 +570,33 @@ class Interleavings(RuleBasedStateMachine):
             assert sorted(self.memory.taken) == sorted(arrived) or any(worker.units for worker in self.there.values())
 
 
+class Compared(Interleavings):
+    """A second supervisor, which looks at all workers every time, decides the same."""
+
+    def supervised(self, rules: Rules) -> Supervisor:
+        facts: Any = self
+        arena: Any = Memory(self.capacity)
+        both: Any = Both(super().supervised(rules), by_all(self.workers, rules, arena, facts, self.spawns))
+        return both  # type: ignore[no-any-return]
+
+
+class Both:
+    """Two supervisors of which every event has the same consequences."""
+
+    def __init__(self, ours: Supervisor, other: Supervisor) -> None:
+        self._ours, self._other = ours, other
+
+    def handle(self, events: Iterable[Event], now: float) -> list[Any]:
+        events = list(events)
+        commands = self._ours.handle(events, now)
+        assert commands == self._other.handle(events, now)
+        return commands
+
+    @property
+    def outstanding(self) -> Iterable[int]:
+        return self._ours.outstanding
+
+
 def begun(units: list[tuple[int, int]], workers: int, capacity: int) -> Interleavings:
     machine = Interleavings()
     machine.begin(workers=workers, most=5, capacity=capacity, alike=False, bound=False)
@@ -595,9 +627,21 @@ class TestInterleavings(Interleavings.TestCase):  # type: ignore[misc]
     settings = settings(max_examples=60, stateful_step_count=40)
 
 
+class TestCompared(Compared.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=60, stateful_step_count=40)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 class TestManyInterleavings(Interleavings.TestCase):  # type: ignore[misc]
     """100,000 steps, other ones each time."""
+
+    settings = settings(max_examples=1000, stateful_step_count=100, derandomize=False)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+class TestManyCompared(Compared.TestCase):  # type: ignore[misc]
+    """Likewise."""
 
     settings = settings(max_examples=1000, stateful_step_count=100, derandomize=False)

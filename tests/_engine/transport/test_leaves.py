@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import abc
 import collections
+import copyreg
+import datetime
+import decimal
 import itertools
 import pickle
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,6 +155,40 @@ def test_batches_arrive_as_they_were(make: Any) -> None:
     assert len(taken) == len({id(leaf) for leaf in taken})
     if isinstance(sent, dict):
         assert list(got) == list(sent)
+
+
+class Abstract(abc.ABC):  # noqa: B024
+    """A class whose class is not `type`: it is pickled by its name."""
+
+
+class Registered:
+    """A class with a reducer in `copyreg`."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    copyreg.pickle(Registered, lambda thing: (Registered, (thing.value + 1,)))  # type: ignore[arg-type,return-value]
+    yield
+    del copyreg.dispatch_table[Registered]
+
+
+@pytest.mark.usefixtures("registered")
+def test_other_objects_are_pickled_as_pickle_would() -> None:
+    day = datetime.date(2026, 1, 2)
+    one = [day, day, Unit(1, [2]), np.float32(1.5), OrderedDict(a=1), Abstract, Unit, len, datetime.UTC]
+    sent = [*one, *one, Registered(7), {"a": {3}, "b": slice(1, 2)}, decimal.Decimal("1.50"), torch.float16]
+    assert leaves.dumps(sent, lambda leaf: None) == pickle.dumps(sent, 5)
+
+
+def test_objects_of_one_class_ask_for_its_reducer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[type] = []
+    reducer = leaves._Leaves.reducer
+    monkeypatch.setattr(leaves._Leaves, "reducer", lambda self, kind: asked.append(kind) or reducer(self, kind))
+    sent = [datetime.date(2026, 1, 1 + day) for day in range(20)]
+    assert travelled(sent) == sent and asked == [datetime.date]
 
 
 @pytest.mark.parametrize("make", FLAT.values(), ids=FLAT)

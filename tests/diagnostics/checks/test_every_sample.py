@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,18 @@ def test_other_files_and_streams_are_refused(tmp_path: Path) -> None:
     assert path.read_text() == "of a training\n"
     with pytest.raises(TargetError, match="no length or no index"):
         check_samples(iter(()), str(tmp_path / "new.jsonl"), workers=0)
+
+
+def test_full_disk_ends_a_check_and_loses_no_sample(tmp_path: Path) -> None:
+    path = str(tmp_path / "bad.jsonl")
+    rows = Rows(**{f"_{index}": ValueError("x" * 500) for index in range(0, 60, 2)})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"the check cannot write, after \d+ of 60 samples. Free space on the disk"):
+            check_samples(rows, path, workers=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert check_samples(rows, path, workers=0).found == 30

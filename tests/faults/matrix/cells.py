@@ -33,7 +33,7 @@ PHASES: dict[str, str] = {
     "hand over": "a worker that reports its batch to the helper process",
     "idle": "a worker between two batches",
     "shut down": "a worker that was told to exit, while it flushes its standard output",
-    "zygote": "the helper process that forks the workers and hands out their work, while it holds a worker's answer",
+    "helper": "the helper process that forks the workers and hands out their work, while it holds a worker's answer",
 }
 
 Which = Literal["none", "its own", "its worker's", "all", "the rest"]
@@ -226,6 +226,6 @@ CELLS: dict[str, Row] = {
     "hand over": _handing_over(),
     "idle": beside("(before it began|while it was idle)"),
     "shut down": _at_the_end(),
-    "zygote": _of_the_zygote(),
+    "helper": _of_the_zygote(),
 }
 """By phase, then by fault. With `max_restarts=2`, and `stall_action="restart"` where something hangs."""

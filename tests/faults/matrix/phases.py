@@ -256,5 +256,5 @@ LOADERS: dict[str, Phase] = {
     "hand over": hand_over,
     "idle": idle,
     "shut down": shut_down,
-    "zygote": in_the_zygote,
+    "helper": in_the_zygote,
 }

@@ -476,7 +476,7 @@ def test_a_patch_of_samples_that_kill_ends_no_run() -> None:
 
 def test_a_death_that_ends_the_run_says_what_is_known() -> None:
     made = DataLoader(Samples({2: crashes}), 8, num_workers=1, threads_per_worker=4, max_restarts=0, **FORK)
-    told = r"while it made batch 0, sample \d, or another sample that was made at the same time \(threads_per_worker\)"
+    told = r"while it made batch 0, sample \d, or another sample that was made at the same time \(threads_per_worker,"
     with pytest.raises(WorkerDiedError, match=told):
         next(iter(made))
 

@@ -95,6 +95,22 @@ def test_in_a_worker_sample_rng_is_the_rng_of_its_info(workers: str) -> None:
     assert all(samples(Compares(), **WORKERS[workers]))
 
 
+def test_torchs_thread_safe_generator_is_the_samples() -> None:
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch.random, "thread_safe_generator"):
+        pytest.skip("torch has it from 2.13 on")
+
+    class ThreadSafe(Draws):
+        def __getitem__(self, index: int) -> Any:
+            return index, float(torch.rand((), generator=torch.random.thread_safe_generator()))
+
+    class Own(Draws):
+        def __getitem__(self, index: int) -> Any:
+            return index, float(torch.rand((), generator=stoker.sample_rng().torch_generator))
+
+    assert samples(ThreadSafe(), **WORKERS["threads"]) == samples(Own())
+
+
 @pytest.mark.parametrize("method", ["thread", "process"])
 def test_a_nested_loader_seeds_sample_rng_for_its_own_samples(method: str) -> None:
     class Nests(Draws):

@@ -340,7 +340,8 @@ def test_a_state_by_itself_changes_nothing() -> None:
 
 
 def test_torchdatas_class_name_loads_the_state() -> None:
-    first = stoker.StatefulDataLoader(range(9), batch_size=2, snapshot_every_n_steps=5)
+    torchdatas = {"snapshot_every_n_steps": 5, "spawn_worker_start_parallelism": 2}
+    first = stoker.StatefulDataLoader(range(9), batch_size=2, **torchdatas)
     list(itertools.islice(first, 3))
     second = stoker.StatefulDataLoader(range(9), batch_size=2, collate_fn=list)
     second.load_state_dict(first.state_dict())

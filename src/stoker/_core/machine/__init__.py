@@ -1,1 +1,1 @@
-"""What this machine, container and Python allow: CPUs, memory, cgroups, and how busy GPUs are."""
+"""Limits of this machine, container and Python: CPUs, memory, cgroups, and how busy GPUs are."""

@@ -443,10 +443,11 @@ class ProcessBackend(Backend):
         self._bear_again()
 
     def _timed_out(self, timeout: float | None) -> errors.LoaderTimeoutError:
-        stacks = users_stacks(self.stacks())
+        stacks = self.stacks()
         return errors.LoaderTimeoutError(
-            f"DataLoader timed out after {timeout:g} seconds: no batch arrived from {self._workers} worker(s). Raise "
-            f"`timeout`, or see below where the workers are.\n{stacks}"
+            f"DataLoader timed out after {timeout:g} seconds: no batch arrived from {self._workers} worker(s)."
+            f"{self._teller.held_lock(stacks, 'A worker')} Raise `timeout`, or see below where the workers are.\n"
+            f"{users_stacks(stacks)}"
         )
 
     def stacks(self) -> str:

@@ -27,7 +27,7 @@ def watch(mark: Mark, process: BaseProcess) -> None:
     Args:
         mark: of this worker.
         process: its Process object. If its class does more than multiprocessing's, that is a duty too: a coverage tool
-            saves what it has counted.
+            saves its counts.
     """
     global _mark, _always, _handlers
     _mark, _handlers = mark, atexit._ncallbacks()

@@ -140,30 +140,34 @@ class Worker(ABC):
         except Exception as error:
             init_failure = Failure.of(error, where)
         end_duties.look()
-        while True:
-            self._unit, blob, slot, known, part, made_parts = self._next(Unit)
-            self._announced.discard(self._unit)
-            if job is not None and (resume := self._resume) is not None:
-                self._resume = None
-                job.resume(resume)
-            start, self._processor = time.perf_counter(), time.process_time()
-            self._start, self._most = start, 0
-            self._offered = None if slot is None else Slot(*slot)
-            count = len(blob) if isinstance(blob, list) else 1
-            self._writer.begin(self._offered if part is None else None, count)
-            if job is None and isinstance(blob, list):
-                self._made.append(("error", dumps(init_failure), plain(UnitReport())))
-                self._run_start = start
-                self._answer_run()
-            elif job is None:
-                self._answer("error", dumps(init_failure), start, None)
-            elif isinstance(blob, list):
-                self._do_run(job, blob, start, where)
-            elif part is None:
-                self._do(job, blob, start, where, known, made_parts)
-            else:
-                self._do_part(job, blob, start, where, part)
-            del blob
+        try:
+            while True:
+                self._unit, blob, slot, known, part, made_parts = self._next(Unit)
+                self._announced.discard(self._unit)
+                if job is not None and (resume := self._resume) is not None:
+                    self._resume = None
+                    job.resume(resume)
+                start, self._processor = time.perf_counter(), time.process_time()
+                self._start, self._most = start, 0
+                self._offered = None if slot is None else Slot(*slot)
+                count = len(blob) if isinstance(blob, list) else 1
+                self._writer.begin(self._offered if part is None else None, count)
+                if job is None and isinstance(blob, list):
+                    self._made.append(("error", dumps(init_failure), plain(UnitReport())))
+                    self._run_start = start
+                    self._answer_run()
+                elif job is None:
+                    self._answer("error", dumps(init_failure), start, None)
+                elif isinstance(blob, list):
+                    self._do_run(job, blob, start, where)
+                elif part is None:
+                    self._do(job, blob, start, where, known, made_parts)
+                else:
+                    self._do_part(job, blob, start, where, part)
+                del blob
+        finally:
+            if job is not None:
+                job.close()
 
     def _do(
         self, job: Job, blob: bytes, start: float, where: str, known: KnownFaults, made_parts: Sequence[MadePart]
@@ -426,8 +430,11 @@ class ZygotesWorker(Worker):
         return messages
 
     def arrived(self) -> list[ToWorker]:
-        """Returns the messages of the zygote that have arrived. `receive` and `_wait` notice its end."""
-        return self._channel.receive()
+        """Returns the messages of the zygote that have arrived. Leaves when it has ended."""
+        messages = self._channel.receive()
+        if self._channel.ended and not messages:
+            raise process_setup.Leaving(0)
+        return messages
 
     def _wait(self) -> None:
         """Waits for the zygote; ends if the trainer has ended."""

@@ -115,6 +115,10 @@ class Teller:
             f"{_stalls(incident, where)} Raise stall_warning, or look at its Python stack:\n{stack}"
         )
 
+    def held_lock(self, stacks: str, who: str = "It") -> str:
+        """Returns a sentence on a lock that a worker waits for, at a space; "" if no worker has died."""
+        return held_lock(stacks, who) if self._died else ""
+
     def last_death(self, message: LastDeath) -> tuple[errors.WorkerDiedError, Event]:
         """Returns the error with which a death ends the run, and the event of it."""
         end, deaths = message
@@ -146,7 +150,7 @@ class Teller:
             "restart": "The worker is ended, and another makes the batch (stall_action='restart').",
             "raise": "The run ends (stall_action='raise').",
         }
-        lock = held_lock(stack) if self._died else ""
+        lock = self.held_lock(stack)
         follow = follows[self._rules.stall_action]
         message = f"{_stalls(incident, where)}{lock} {follow} Its Python stack:\n{users_stacks(stack)}"
         return WorkerStalled(

@@ -1,4 +1,4 @@
-"""Why an object cannot be sent to a clean worker, and what to do instead: the table of what is known."""
+"""The table of reasons why objects cannot be sent to a clean worker, with remedies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_known(value: Any) -> bool:
 
 
 def explained(value: Any, error: Exception) -> str:
-    """A sentence on an object that was refused: what it is, why it cannot be sent, what to do."""
+    """A sentence on an object that was refused: its kind, the reason, the remedy."""
     name = _name(type(value))
     what, why, advice = f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}", "it does not pickle", _MAKE_THERE
     if isinstance(error.__cause__, RecursionError):

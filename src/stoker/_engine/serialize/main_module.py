@@ -45,7 +45,7 @@ def names_after_import(preparation: Mapping[str, Any]) -> frozenset[str] | None:
     """The names of the main module that importing it binds to what they are bound to here, None where it is not to be.
 
     Args:
-        preparation: what multiprocessing would send.
+        preparation: the data that multiprocessing would send.
     """
     module = preparation.get("init_main_from_name", "")
     if module == "__main__" or module.endswith(".__main__"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import multiprocessing
 import os
@@ -75,11 +74,16 @@ class SpawnedWorker(Worker):
         raise process_setup.Leaving(1)
 
     def arrived(self) -> list[ToWorker]:
-        """Returns the trainer's messages that have arrived. Calls that wait notice its end."""
+        """Returns the trainer's messages that have arrived. Leaves when it wants no more."""
         messages: list[ToWorker] = []
-        with contextlib.suppress(EOFError, OSError):
+        try:
             while self._pipe.poll():
                 messages.append(cast("ToWorker", unpacked(self._pipe.recv())))
+        except EOFError:
+            if not messages:
+                raise process_setup.Leaving(0) from None
+        except OSError:
+            pass
         return messages
 
 

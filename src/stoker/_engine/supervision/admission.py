@@ -101,7 +101,7 @@ class Admission:
         self.refused = there
         return False
 
-    def _seem_small(self, busy: list[int]) -> bool:
+    def _seem_small(self, busy: set[int]) -> bool:
         """Whether the busy workers began at least `PATIENCE` seconds ago, and have taken little."""
         now = self._clock()
         if self._unknown_since is None:

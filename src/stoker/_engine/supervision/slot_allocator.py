@@ -5,6 +5,7 @@ Runs in the process that owns the arena.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
@@ -39,7 +40,9 @@ class SlotAllocator:
         self._board = board
         self._dispatch = dispatch
         self._slots: dict[int, int] = {}  # unit → slot that its worker writes
-        self._asks: list[tuple[int, int, int]] = []  # (unit, worker, size): a worker that waits for a slot
+        self._served: list[int] = []  # the units in `_slots`, in ascending order
+        self._asks: list[tuple[int, int, int]] = []  # (unit, worker, size) of workers that wait for a slot, ascending
+        self._asking: dict[int, tuple[int, int, int]] = {}  # worker → the same
         self._usual_size = 0
         self._latest_size = 0  # last size that was asked for or written
         self._hungry_for = -1  # units up to this one get only the memory that is there now
@@ -52,11 +55,12 @@ class SlotAllocator:
 
     def waits(self, worker: int) -> bool:
         """Whether this worker waits for a slot."""
-        return any(asking == worker for _, asking, _ in self._asks)
+        return worker in self._asking
 
     def waits_for_others(self, worker: int) -> bool:
         """Whether this worker waits for a slot, and may have to until an earlier unit has one."""
-        return any(asking == worker and unit > self._dispatch.outstanding[0] for unit, asking, _ in self._asks)
+        ask = self._asking.get(worker)
+        return ask is not None and ask[0] > self._dispatch.outstanding[0]
 
     def offer(self, unit: int) -> Slot | None:
         """Returns an idle slot of the usual size, if that leaves enough for earlier units; else None.
@@ -72,8 +76,24 @@ class SlotAllocator:
         self.collect()
         slot = self._arena.take_free(self._usual_size) if self._leaves_room(unit, self._usual_size) else None
         if slot is not None:
-            self._slots[unit] = slot.number
+            self._lend(unit, slot.number)
         return slot
+
+    def _lend(self, unit: int, number: int) -> None:
+        self._slots[unit] = number
+        insort(self._served, unit)
+
+    def _returned(self, unit: int) -> int | None:
+        """Returns the slot of a unit, which is its own no longer; None if it has none."""
+        number = self._slots.pop(unit, None)
+        if number is not None:
+            del self._served[bisect_left(self._served, unit)]
+        return number
+
+    def _forget(self, ask: tuple[int, int, int] | None) -> None:
+        """Drops a request."""
+        if ask is not None:
+            del self._asking[ask[1]], self._asks[bisect_left(self._asks, ask)]
 
     def asked(self, worker: int, unit: int, size: int, own: int = 0) -> None:
         """Queues a worker's request for a slot of this size instead of its present one, until `grant` serves it. `own`
@@ -81,9 +101,10 @@ class SlotAllocator:
 
         An earlier request of the same worker is dropped: an exception of the user's code has ended that wait.
         """
-        self._free(self._slots.pop(unit, None))
-        self._asks = [ask for ask in self._asks if ask[1] != worker]
-        self._asks.append((unit, worker, size))
+        self._free(self._returned(unit))
+        self._forget(self._asking.get(worker))
+        ask = self._asking[worker] = unit, worker, size
+        insort(self._asks, ask)
         self._latest_size = size
         self._has(worker, own)
 
@@ -107,7 +128,8 @@ class SlotAllocator:
             try:
                 if self._asks or not self._leaves_room(unit, size, worker):
                     return None
-                number = self._slots[unit] = self._arena.take(size, lambda: self.spoken_for(worker)).number
+                number = self._arena.take(size, lambda: self.spoken_for(worker)).number
+                self._lend(unit, number)
             except MemoryLimitError:
                 return None
         slot = self._arena.slot(number)
@@ -119,7 +141,7 @@ class SlotAllocator:
 
     def unshare(self, unit: int) -> None:
         """Frees the slot of a shared unit that no worker writes any longer."""
-        self._free(self._slots.pop(unit, None))
+        self._free(self._returned(unit))
 
     def grant(self, hungry_for: int | None = None) -> Iterator[tuple[int, Slot | str]]:
         """Yields (worker, its slot or the reason for none) for workers that wait, earliest unit first, as far as memory
@@ -133,7 +155,6 @@ class SlotAllocator:
         self.collect()
         self.starved_for = None
         self._hungry_for = max(self._hungry_for, -1 if hungry_for is None else hungry_for)
-        self._asks.sort()
         while self._asks:
             unit, worker, size = self._asks[0]
             reply: Slot | str
@@ -141,13 +162,13 @@ class SlotAllocator:
                 if not self._leaves_room(unit, size, worker):
                     return
                 reply = self._taken(unit, worker, size)
-                self._slots[unit] = reply.number
+                self._lend(unit, reply.number)
             except MemoryLimitError as error:
                 if self._can_wait(unit, worker):
                     self.starved_for = unit
                     return
                 reply = str(error)
-            del self._asks[0]
+            self._forget(self._asks[0])
             yield worker, reply
 
     def _taken(self, unit: int, worker: int, size: int) -> Slot:
@@ -160,15 +181,14 @@ class SlotAllocator:
 
     def _can_wait(self, unit: int, worker: int) -> bool:
         """Whether memory may come later: from the trainer, or when other workers show how much they need."""
-        if not self.is_wanted_now(unit) or any(other < unit for other in self._slots):
+        if not self.is_wanted_now(unit) or (self._served and self._served[0] < unit):
             return True
         return self._memory is not None and any(map(self._dispatch.assignments, self._others(worker)))
 
     def _others(self, worker: int) -> list[int]:
         """Returns the other workers, except those that wait for a slot and so have all their samples."""
-        asking = {other for _, other, _ in self._asks}
-        there = {*self._dispatch.alive, *self._dispatch.busy}
-        return [other for other in there if other != worker and other not in asking]
+        there = self._dispatch.alive | self._dispatch.busy
+        return [other for other in there if other != worker and other not in self._asking]
 
     def to_be_given(self, unit: int) -> int:
         """Returns the bytes of slots still to be given, to the units in hand and to `unit`."""
@@ -181,7 +201,7 @@ class SlotAllocator:
         """Returns the bytes that workers other than `worker` will take for their samples. If a unit takes much, idle
         workers count nothing: they begin only if there is more memory.
         """
-        if self._memory is None:
+        if self._memory is None or not self._memory.growth:
             return 0
         others, much = self._others(worker), self._memory.is_much
         return sum(self._memory.to_come(other) for other in others if not much or self._dispatch.assignments(other))
@@ -195,8 +215,10 @@ class SlotAllocator:
         request.
         """
         if self._asks:
-            self._asks = [ask for ask in self._asks if ask[0] != unit]
-        slot = self._slots.pop(unit, None)
+            at = bisect_left(self._asks, (unit,))
+            while self._asks[at : at + 1] and self._asks[at][0] == unit:
+                self._forget(self._asks[at])
+        slot = self._returned(unit)
         if kind == "batch":
             number, self._usual_size = cast("tuple[int | None, int]", value)[:2]
             self._latest_size = self._usual_size
@@ -208,9 +230,9 @@ class SlotAllocator:
 
     def lost(self, worker: int, units: Sequence[int]) -> None:
         """Drops a worker that is gone, with its units; the list excludes units that others write as well."""
-        self._asks = [ask for ask in self._asks if ask[1] != worker]
+        self._forget(self._asking.get(worker))
         for unit in units:
-            self._free(self._slots.pop(unit, None))
+            self._free(self._returned(unit))
 
     def collect(self) -> None:
         """Takes back the slots that the trainer has let go of since the last call."""
@@ -241,8 +263,9 @@ class SlotAllocator:
 
         Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
         """
-        dispatch = self._dispatch
-        earlier = sum(dispatch.units(other) - (other in self._slots) for other in dispatch.outstanding if other < unit)
+        # A unit with a slot is always outstanding
+        earlier = bisect_left(self._dispatch.outstanding, unit) - bisect_left(self._served, unit)
+        earlier += self._dispatch.more_before(unit)
         return not earlier or self._arena.can_give(earlier + 1, size, lambda: self.spoken_for(worker))
 
 
@@ -288,12 +311,19 @@ class WorkerMemory:
 
     def showed(self, worker: int, own: int) -> None:
         """Records the memory of a worker that has most of a unit in hand."""
-        self._growth[worker] = max(0, own - self._at_first[worker])
-        self._learn()
+        before, grown = self._growth.get(worker), max(0, own - self._at_first[worker])
+        self._growth[worker] = grown
+        if len(self._growth) == 1 or (before is not None and before == self.growth and grown < before):
+            self._learn()
+        elif self.growth is None or grown > self.growth:
+            self._grew(grown)
 
     def _learn(self) -> None:
-        self.growth: int | None = max(self._growth.values(), default=self._known)
-        self.is_much = self.growth is None or self.growth >= MUCH
+        self._grew(max(self._growth.values(), default=self._known))
+
+    def _grew(self, growth: int | None) -> None:
+        self.growth = growth
+        self.is_much = growth is None or growth >= MUCH
 
     def to_come(self, worker: int) -> int:
         """Returns the bytes that a worker with a unit in hand will still take. A worker that has shown nothing counts

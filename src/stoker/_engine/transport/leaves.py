@@ -9,6 +9,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import io
+import operator
 import pickle
 import sys
 import threading
@@ -30,6 +31,8 @@ Opaque = object
 
 Reduced = str | tuple[Opaque, ...]
 """The result of a reducer of `pickle`."""
+
+Reducer = Callable[[Opaque], Reduced]
 
 Dtype = str | AnyDtype
 """NumPy's, as text if that is unambiguous, or the name of torch's."""
@@ -155,8 +158,10 @@ def dumps(batch: Opaque, place: Place) -> bytes:
     if (frame := _frame(batch, place, numbers)) is not None:
         return frame
     sink = io.BytesIO()
+    pickler = pickle.Pickler(sink, 5)
+    pickler.dispatch_table = _Reducers(_Leaves(place, numbers))  # type: ignore[assignment]
     try:
-        _LeafPickler(sink, place, numbers).dump(batch)
+        pickler.dump(batch)
     except (pickle.PicklingError, AttributeError, TypeError):
         sink = io.BytesIO()
         _by_value()(sink, place, numbers).dump(batch)
@@ -182,7 +187,7 @@ def _frame(batch: Opaque, place: Place, numbers: dict[int, int]) -> bytes | None
         return None
     keys = tuple(batch) if isinstance(batch, dict) else None
     parts: Collection[Opaque] = batch.values() if isinstance(batch, dict) else cast("Sequence[Opaque]", batch)
-    if not parts or len({id(part) for part in parts}) < len(parts) or not all(map(_is_plain, map(type, parts))):
+    if not parts or not all(map(_is_plain, map(type, parts))) or len(set(map(id, parts))) < len(parts):
         return None
     if keys is not None and any(type(key) is not str for key in keys):
         return None
@@ -247,43 +252,90 @@ def _with_tensors(kind: type) -> Mapping[type, Callable[[torch.Tensor], Reduced]
     return ChainMap({kind: reduced}, cast("dict[type, Callable[[torch.Tensor], Reduced]]", copyreg.dispatch_table))
 
 
-class _Takes:
-    """Mixin of picklers that takes arrays and tensors out of the pickle."""
+class _Leaves:
+    """Takes arrays and tensors out of a pickle.
 
-    def __init__(self, sink: io.BytesIO, place: Place, numbers: Mapping[int, int]) -> None:
-        super().__init__(sink, protocol=5)  # type: ignore[call-arg] # beside a pickler
+    Args:
+        place: called for each leaf.
+        numbers: of the leaves that are placed already, by id.
+    """
+
+    def __init__(self, place: Place, numbers: Mapping[int, int]) -> None:
         self._place = place
-        self._numbers = numbers  # of the leaves that are placed already, by id
+        self._numbers = numbers
         self._tensor = _tensor()
 
-    def reducer_override(self, thing: Opaque) -> Reduced:
-        kind = type(thing)
-        usual = kind is np.ndarray or kind is self._tensor
-        deferred = not usual and is_ours(kind, DEFERRED)
-        if usual or deferred or is_ours(kind, TEXTS):
-            number = self._numbers.get(id(thing))
-            if number is None:
-                number = self._place(thing)
-            if number is not None:
-                return _leaf, (number,)
-            if deferred:
-                return _small_tensor, (np.array(thing),)
-            small = _small_array(cast("torch.Tensor", thing)) if kind is self._tensor else None
-            if small is not None:
-                return _small_tensor, small
-            if isinstance(thing, np.ndarray) and kind is np.ndarray and not thing.flags.writeable:
-                return thing.copy("K").__reduce_ex__(5)  # a read-only array would stay read-only in the user's batch
-        elif _name(kind) == _STORAGE and (storage := cast("torch.UntypedStorage", thing)).device.type == "cpu":
-            torch = sys.modules["torch"]  # it can write a bare storage but not read it
-            return _untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(storage),)
-        return self._otherwise(thing)
+    def reducer(self, kind: type) -> Reducer | None:
+        """Returns the reducer of a class of leaves, which may return NotImplemented; None for any other class."""
+        if kind is np.ndarray or kind is self._tensor or is_ours(kind, DEFERRED, TEXTS):
+            return self._reduced
+        return _reduced_storage if _name(kind) == _STORAGE else None
 
-    def _otherwise(self, thing: Opaque) -> Reduced:
+    def _reduced(self, thing: Opaque) -> Reduced:
+        kind = type(thing)
+        number = self._numbers.get(id(thing))
+        if number is None:
+            number = self._place(thing)
+        if number is not None:
+            return _leaf, (number,)
+        if is_ours(kind, DEFERRED):
+            return _small_tensor, (np.array(thing),)
+        small = _small_array(cast("torch.Tensor", thing)) if kind is self._tensor else None
+        if small is not None:
+            return _small_tensor, small
+        if kind is np.ndarray and not cast("Array", thing).flags.writeable:
+            return cast("Array", thing).copy("K").__reduce_ex__(5)  # else it would stay read-only in the user's batch
         return cast("Reduced", NotImplemented)
 
 
-class _LeafPickler(_Takes, pickle.Pickler):  # type: ignore[misc]
-    """Pickles classes and functions by reference."""
+def _reduced_storage(thing: Opaque) -> Reduced:
+    storage = cast("torch.UntypedStorage", thing)
+    if storage.device.type != "cpu":
+        return cast("Reduced", NotImplemented)
+    torch = sys.modules["torch"]  # it can write a bare storage but not read it
+    return _untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(storage),)
+
+
+class _Reducers(dict[type, Reducer]):
+    """The reducers of one pickle by class, found when an object of the class comes: those of leaves, and for all others
+    what `pickle` does without a table. A pickler with `reducer_override` calls Python for each object instead.
+    """
+
+    def __init__(self, leaves: _Leaves) -> None:
+        super().__init__()
+        self._leaves = leaves
+
+    def __missing__(self, kind: type) -> Reducer:
+        if issubclass(kind, type) and kind not in copyreg.dispatch_table:
+            raise KeyError(kind)  # a class is pickled by its name
+        usual = cast("Reducer", copyreg.dispatch_table.get(kind, _USUAL))
+        reducer = self._leaves.reducer(kind)
+        found = self[kind] = usual if reducer is None else functools.partial(_reduced_or_usual, reducer, usual)
+        return found
+
+
+def _reduced_or_usual(reducer: Reducer, usual: Reducer, thing: Opaque) -> Reduced:
+    reduced = reducer(thing)
+    return usual(thing) if reduced is NotImplemented else reduced
+
+
+_USUAL = operator.methodcaller("__reduce_ex__", 5)
+
+
+class _LeafPickler(pickle.Pickler):
+    """Takes arrays and tensors out of the pickle, for picklers that override more."""
+
+    def __init__(self, sink: io.BytesIO, place: Place, numbers: Mapping[int, int]) -> None:
+        super().__init__(sink, protocol=5)
+        self._leaves = _Leaves(place, numbers)
+
+    def reducer_override(self, thing: Opaque) -> Reduced:  # type: ignore[override]
+        reducer = self._leaves.reducer(type(thing))
+        reduced = NotImplemented if reducer is None else reducer(thing)
+        return self._otherwise(thing) if reduced is NotImplemented else reduced
+
+    def _otherwise(self, thing: Opaque) -> Reduced:
+        return cast("Reduced", NotImplemented)
 
 
 class _BetweenWorkers(_LeafPickler):
@@ -323,7 +375,7 @@ def _by_value() -> type[_LeafPickler]:
     """Returns a pickler class that pickles classes and functions without an importable module by value."""
     import cloudpickle
 
-    class ByValue(_Takes, cloudpickle.Pickler):  # type: ignore[misc]
+    class ByValue(_LeafPickler, cloudpickle.Pickler):  # type: ignore[misc]
         def _otherwise(self, thing: Opaque) -> Reduced:
             return cast("Reduced", cloudpickle.Pickler.reducer_override(self, thing))
 

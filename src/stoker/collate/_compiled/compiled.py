@@ -77,7 +77,7 @@ class Compiled:
         return None
 
     def end(self) -> None:
-        """Ends what `begin` announced: this object no longer refers to the batch's memory."""
+        """Ends the batch that `begin` announced: this object no longer refers to the batch's memory."""
         early, self._early, self._keeper, self._opening = self._early, None, None, None
         if early is not None:
             early.end()

@@ -22,7 +22,7 @@ ALL = (
     machine.hash_seed,
     machine.utilisation,
 )
-"""Checks of the machine and of what is installed, in the order in which they are shown."""
+"""Checks of the machine and of installed packages, in the order in which they are shown."""
 
 OF_DATA = (
     dataset.fetching,

@@ -1,4 +1,4 @@
-"""Checks of a dataset, or of a loader: the cost of samples, what cannot be sent, copies, generators, file systems."""
+"""Checks of a dataset or a loader: cost of samples, objects that cannot be sent, copies, generators, file systems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANY = 2_000
 
 
 def fetching(target: Target) -> Iterator[Finding]:
-    """Yields the time and size of a sample, and what handing it to another process costs by pickling."""
+    """Yields the time and size of a sample, and the cost of handing it to another process by pickling."""
     dataset = target.dataset
     try:
         count = len(dataset)
@@ -111,7 +111,7 @@ def _handed_over(some: list[Any], each: float) -> Iterator[Finding]:
 
 
 def sending(target: Target) -> Iterator[Finding]:
-    """Yields whether the dataset can be sent to a clean worker, and names what cannot by its path."""
+    """Yields whether the dataset can be sent to a clean worker, and the path of the object that cannot."""
     try:
         begun = time.perf_counter()
         size = pickled_size({"dataset": target.dataset})

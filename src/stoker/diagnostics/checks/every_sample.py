@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import time
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import stoker
+import stoker.events
+from stoker._core.write_errors import explained
 from stoker.errors import StokerWarning, TargetError
 from stoker.extend import describe
 
@@ -92,6 +95,7 @@ def check_samples(
     loader: Any = stoker.DataLoader(
         _Outlines(dataset), batch_size=_BATCH, num_workers=workers, collate_fn=_as_it_is, on_error="skip",
         max_errors=None, max_error_rate=None, max_restarts=count, quarantine=path, seed=0, output="numpy",
+        on_event=progress.end_without_room,
     )  # fmt: skip
     began_at = progress.load(loader)
     with warnings.catch_warnings():
@@ -107,7 +111,7 @@ def check_samples(
         except BaseException:
             progress.save()
             raise
-    with open(path, "a", encoding="utf-8") as file:
+    with explained(path, progress.kept), open(path, "a", encoding="utf-8") as file:
         for index, why in progress.inconsistent():
             file.write(json.dumps(_record(dataset, index, why)) + "\n")
     progress.remove()
@@ -181,7 +185,7 @@ def _leaf(value: Any) -> tuple[str, list[int] | None, int | None]:
 
 
 class _Progress:
-    """What a check has seen, in a file beside the quarantine file until the check ends.
+    """The state of a check, in a file beside the quarantine file until the check ends.
 
     Args:
         path: of the quarantine file.
@@ -289,10 +293,24 @@ class _Progress:
             "labels": self._labels,
             "loader": self._latest,
         }
-        with open(f"{self._path}.part", "w", encoding="utf-8") as file:
+        with explained(self._path, self.kept), open(f"{self._path}.part", "w", encoding="utf-8") as file:
             json.dump(known, file)
         os.replace(f"{self._path}.part", self._path)
         self._saved = time.monotonic()
+
+    def end_without_room(self, event: stoker.events.Event) -> None:
+        """Ends the check before a batch of which bad samples cannot be written; a training would go on."""
+        if isinstance(event, stoker.events.QuarantineFailed):
+            number = event.errno or errno.EIO
+            with explained(self._file, self.kept):
+                raise OSError(number, os.strerror(number))
+
+    def kept(self) -> str:
+        """Returns the consequence of a check that cannot write, and the remedy, in words."""
+        return (
+            f"the check cannot write, after {self.done:,} of {self._samples:,} samples. Free space on the disk: "
+            "the same call goes on from the last state that it has written"
+        )
 
     def remove(self) -> None:
         """Deletes the file: the check has ended."""

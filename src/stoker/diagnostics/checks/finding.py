@@ -1,4 +1,4 @@
-"""`Finding`: what a check found, why it matters, and what mends it."""
+"""`Finding`: a fact that a check found, why it matters, and the remedy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Finding:
 
     Attributes:
         name: of the check.
-        level: "fine"; "advice" for what can cost time or memory; "problem" for what fails, or loses data or randomness.
+        level: "fine"; "advice" if it can cost time or memory; "problem" if it fails, or loses data or randomness.
         what: the facts, with numbers.
-        why: why it matters; empty for what is fine.
+        why: why it matters; empty if all is fine.
         mend: the command, or the line of the program, that mends it; empty if nothing is to be done.
     """
 

@@ -1,4 +1,4 @@
-"""Checks of the machine or container, of its GPUs (by NVML), and of what is installed and how it is set."""
+"""Checks of the machine or container, of its GPUs (by NVML), and of installed packages and their settings."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code: 0, 1 for what it found or could not do, 2 for wrong usage.
+    """Runs a command; returns its exit code: 0, 1 if it found a problem or failed, 2 for wrong usage.
 
     Args:
         arguments: of the command line; None for those of the process.

@@ -16,7 +16,7 @@ from stoker.errors import StokerError
 
 app = typer.Typer(
     name="stoker",
-    help="Measures the data loaders of PyTorch programs: what is slow, why, and the change to make.",
+    help="Measures the data loaders of PyTorch programs: the slow part, its cause, and the change to make.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -47,7 +47,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Measures the data loaders of PyTorch programs: what is slow, why, and the change to make."""
+    """Measures the data loaders of PyTorch programs: the slow part, its cause, and the change to make."""
 
 
 def run(arguments: list[str]) -> int:

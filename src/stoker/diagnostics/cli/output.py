@@ -1,4 +1,4 @@
-"""What commands print and write: JSON, tables that become lists on a narrow terminal, a status line, and files."""
+"""The output of commands: JSON, tables that become lists on a narrow terminal, a status line, and files."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def check_writable(path: str, option: str) -> None:
 
 
 class CommandError(Exception):
-    """One sentence: what is wrong, and the way out. The command line shows it without a traceback."""
+    """One sentence: the fault, and the remedy. The command line shows it without a traceback."""
 
 
 BEGINNINGS = {"HTML": (b"<!doctype html", b"<html"), "JSON": (b"{", b"[")}
@@ -111,7 +111,7 @@ def check_output(
         script: that is run, which is never replaced.
 
     Raises:
-        CommandError: names the reason, and what to change.
+        CommandError: names the reason, and the change to make.
     """
     if path is None:
         return
@@ -130,7 +130,7 @@ def check_output(
 
 
 def written(*files: tuple[str, Path | None, Callable[[str], None]]) -> str | None:
-    """Writes files, each one even if another cannot be written; returns what failed as a sentence, or None.
+    """Writes files, each one even if another cannot be written; returns a sentence on those that failed, or None.
 
     Args:
         files: of each the option, the path, or None for no file, and the function that writes it to a path.

@@ -270,7 +270,7 @@ class EpochNotes:
                 self._looks_every, self._with = 2 * self._looks_every, self._with // 2
 
     def lines(self) -> list[dict[str, Any]]:
-        """Returns the records of what was noted since the last call."""
+        """Returns the records of the notes since the last call."""
         lines: list[dict[str, Any]] = []
         if self._is_off:
             was_done, self.is_done = self.is_done, True

@@ -373,7 +373,7 @@ class EventDispatcher:
             return DOING[activity]
         if activity is Activity.SEVERAL:
             first = self._sample(step, Position(Activity.SAMPLE, place))
-            return f"{first}, or another sample that was made at the same time (threads_per_worker)"
+            return f"{first}, or another sample that was made at the same time (threads_per_worker, concurrency)"
         indices = step.indices.tolist() if isinstance(step.indices, np.ndarray) else step.indices
         if not isinstance(indices, list):
             return f"sample {indices!r}"

@@ -25,7 +25,7 @@ SHOWN = 4
 _EVENTS = {
     "death": "deaths",
     "helper_death": "helper's deaths",
-    "poison_sample": "poison samples",
+    "poison_sample": "deadly samples",
     "stall": "stalls",
     "retired": "retired",
     "fork_deadlock": "fork deadlocks",

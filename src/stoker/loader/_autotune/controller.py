@@ -206,7 +206,7 @@ def _far_only(options: LoaderOptions) -> bool:
     asked = (
         options.shard == "torch",
         *(options.timeout, options.error_word != "raise", options.stall_action != "warn"),
-        *(options.threads_per_worker > 1, options.memory_budget, options.max_samples_per_worker),
+        *(options.threads_per_worker > 1, options.in_flight, options.memory_budget, options.max_samples_per_worker),
     )
     own = options.collate_fn
     stateless = isinstance(own, (types.FunctionType, types.BuiltinFunctionType)) or collate.is_ours(own)

@@ -67,7 +67,7 @@ def may_share(options: LoaderOptions) -> bool:
     return (
         options.capabilities.splits_batches
         and options.num_workers > 1
-        and options.threads == 1
+        and options.units_at_once == 1  # else a worker makes samples of several
         and options.auto_collation
         and not options.is_stream
         and not datapipes.prepares_workers(options)

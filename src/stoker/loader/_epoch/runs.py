@@ -43,7 +43,8 @@ def longest(options: LoaderOptions) -> int:
     """
     if (
         not options.capabilities.has_workers
-        or options.threads > 1
+        or options.units_at_once > 1
+        or options.in_flight
         or options.seeding == "worker"
         or options.memory_budget is not None
         or datapipes.prepares_workers(options)

@@ -10,6 +10,7 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -33,6 +34,7 @@ from stoker._engine.transport import segments
 from stoker._engine.transport.owned import LEAST, Recycled
 from stoker._engine.transport.rows import MisfitError
 from stoker.collate import tensors
+from stoker.datasets.awaited import close as close_coroutines
 from stoker.datasets.gather import gatherer
 from stoker.datasets.nesting import held_by
 from stoker.datasets.worker_share import own_copy
@@ -43,15 +45,16 @@ from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy
 from stoker.loader._job.map_fetcher import MapFetcher
 from stoker.loader._job.timed_steps import stopwatch_of
 from stoker.loader._job.torch_worker_info import run_init_fn
-from stoker.loader._job.work import JobSettings, Work
+from stoker.loader._job.work import CONCURRENCY, JobSettings, Work
 from stoker.loader._random.find_generators import find_generators
 from stoker.loader._random.generators import loaded_torch, mix
 from stoker.loader._random.mersenne_twister import offset_in_torchs
-from stoker.loader._random.sample_rng import SampleRNG
-from stoker.loader._random.sample_seeding import SampleSeeding, key_of_samples, weakly
+from stoker.loader._random.sample_rng import SampleRNG, TasksRNG
+from stoker.loader._random.sample_seeding import SampleSeeding, Seeding, key_of_samples, weakly
 
 if TYPE_CHECKING:
     from stoker.collate._compiled.incremental import RowSink
+    from stoker.loader._job.async_samples import AsyncSamples, Awaiting
     from stoker.loader._job.sample_threads import Threads
     from stoker.loader._job.stream_fetcher import StreamFetcher
 
@@ -65,7 +68,9 @@ def assemble(parts: dict[str, Any]) -> JobFactory:
     if settings.iterable:
         import stoker.loader._job.stream_fetcher
     if settings.threads > 1:
-        import stoker.loader._job.sample_threads  # noqa: F401
+        import stoker.loader._job.sample_threads
+    if settings.concurrency:
+        import stoker.loader._job.async_samples  # noqa: F401
     generators = None
     if settings.capabilities.own_process:
         torch_worker_info.load()
@@ -78,8 +83,8 @@ def assemble(parts: dict[str, Any]) -> JobFactory:
 
 def _seeded(settings: JobSettings, dataset: Any, collate_fn: Any) -> Any:
     """Returns the objects whose generators are seeded for each sample, in addition to the global ones."""
-    if settings.threads > 1:
-        return collate_fn  # generators that the dataset holds are for the threads to share
+    if settings.threads > 1 or settings.concurrency > 1:
+        return collate_fn  # generators that the dataset holds are for samples made at the same time to share
     parts = dataset if settings.own_collate else (dataset, collate_fn)
     if not settings.iterable:
         return parts
@@ -123,12 +128,14 @@ class LoaderJob:
         self._compiled = cast("collate.Compiled", self._collate) if is_compiled else None
         self._gathered: collate.Gathered | None = None
         self._error_policy = ErrorPolicy(parts["on_error"], self._dataset, number)
-        self._rng: SampleRNG | None = None
+        self._rng: Any = None
         self._seeding: SampleSeeding | None = None
         self._init_error: Exception | None = None
         self._run: int | None = None
         self._map: MapFetcher | None = None
-        self._threads: Threads | None = None
+        self._threads: Threads | AsyncSamples | None = None
+        self._awaiting: Awaiting | None = None
+        self._own: tuple[WorkerInfo, SampleRNG, Seeding]
         self._stream: StreamFetcher | None = None
         self._resumed: bytes | None = None
         self._samples = 0
@@ -226,7 +233,7 @@ class LoaderJob:
             """
             position, stride = place()
             at = position + stride * (count - operator.length_hint(pending) - 1)
-            weak_rng.find_position = lambda: at
+            weak_rng.find_position = lambda: at  # type: ignore[attr-defined]
             for _ in pending:
                 pass
             return at
@@ -339,22 +346,17 @@ class LoaderJob:
         if self.stopwatch is not None:
             self.mark = self.stopwatch.over(self.mark)
         rng = SampleRNG(seed + self._number)
-        self._rng = self._error_policy.rng = rng
+        self._rng, self._error_policy.rng = TasksRNG(rng) if settings.concurrency > 1 else rng, rng
         self._error_policy.mark = self.mark
         info = WorkerInfo(
             id=self._number,
             num_workers=max(self._number + 1, settings.num_workers),  # "auto" may have asked for more
             seed=seed + self._number,
             dataset=self._dataset,
-            rng=rng,
+            rng=self._rng,
             worker_method="thread" if threads else "multiprocessing",
         )
-        if self._has_process:
-            current.becomes_with_all_threads(info)
-        elif threads:
-            current.becomes(info)
-        else:
-            current.rng = rng  # the trainer is no worker
+        self._introduce(info)
         mode = settings.seeding
         try:
             if self._has_process:
@@ -364,11 +366,14 @@ class LoaderJob:
                 self._init_fn(self._number)
         except Exception as error:
             self._init_error = error
+        self._own = info, rng, mode
         holder = _seeded(settings, self._dataset, self._collate_fn)
         if settings.threads > 1:
             from stoker.loader._job.sample_threads import Threads
 
             self._threads = Threads(settings.threads, info, mode, self.mark, self._begin_ahead, self._tell)
+        elif settings.concurrency:
+            self._await()
         generators, self._held = self._held, None
         self._seeding = SampleSeeding(
             mode,
@@ -383,6 +388,47 @@ class LoaderJob:
             tell=weakly(self._tell),
         )
         return self._seeding
+
+    def _introduce(self, info: WorkerInfo) -> None:
+        """Makes the information on this worker known to the code that runs in it."""
+        if self._has_process:
+            current.becomes_with_all_threads(info)
+        elif self._has_workers:
+            current.becomes(info)
+        else:
+            current.rng = self._rng  # the trainer is no worker
+
+    def _await(self) -> None:
+        """Prepares an event loop for the samples."""
+        from stoker.loader._job.async_samples import AsyncSamples, Awaiting
+
+        info, rng, mode = self._own
+        count, peers = self._settings.concurrency, self._settings.capabilities.are_threads
+        if count == 1:
+            self._awaiting = Awaiting(rng, self.mark, self._has_process, self._begin_ahead)
+            return
+        self._awaiting = self._threads = AsyncSamples(
+            count, info, rng, mode, self.mark, self._has_process, peers, self._begin_ahead, self._tell
+        )
+
+    def _await_these(self, samples: Sequence[Any]) -> bool:
+        """Prepares an event loop if there are coroutines among samples that cannot be collated: those of a function
+        that is no `async def`. They have not run; the samples have to be fetched again.
+        """
+        if self._awaiting is not None or not self._settings.own_collate or not close_coroutines(samples):
+            return False
+        self._settings = replace(self._settings, concurrency=CONCURRENCY)
+        info, rng, mode = self._own
+        self._rng, self._map = TasksRNG(rng), None
+        self._own = replace(info, rng=self._rng), rng, mode
+        self._introduce(self._own[0])
+        self._await()
+        return True
+
+    def close(self) -> None:
+        """Ends samples that are in flight. The worker ends; without one, the thread keeps its event loop."""
+        if self._awaiting is not None:
+            self._awaiting.close() if self._has_workers else self._awaiting.end()
 
     def _rows(self, work: Work, seeds: SampleSeeding, first: int, last: int) -> Any:
         """Returns a run of a batch's rows. Samples raise their own errors; all other errors are left to the worker that
@@ -407,7 +453,8 @@ class LoaderJob:
             with tensors.lent_by(self._lend):
                 batch = None if self._compiled is None else self._compiled.rows(samples)
         except Exception as error:
-            raise MisfitError("samples that do not go together") from error
+            awaited = close_coroutines(samples) > 0
+            raise MisfitError("samples that do not go together", for_good=awaited) from error
         if batch is None:
             raise MisfitError("samples with what has no rows of one size", for_good=True)
         self.mark[ACTIVITY] = Activity.WRITE
@@ -445,6 +492,7 @@ class LoaderJob:
                 self._error_policy,
                 self.mark,
                 self._threads,
+                self._awaiting,
                 counted=settings.own_collate,
                 in_thread=settings.capabilities.are_threads,
             )
@@ -464,12 +512,15 @@ class LoaderJob:
         if isinstance(work.indices, np.ndarray):  # datasets get Python integers
             self._failed = work.indices.tolist()
             work = work._replace(indices=self._failed)
+        samples: list[Any] = []
         try:
             keep = self._keep(len(work.indices) if self._settings.batched else 1)
             joined = functools.partial(source.joined, by_place=_by_place(made_rows)) if made_rows else source.samples
             samples = joined(work, seeds, keep=keep)
             batch = self._collated(work.seed, work.position, samples)
         except Exception as error:
+            if self._await_these(samples) and self._threads is not None:
+                return self._from_map(work, self._threads.seeds, ())
             self._failed = source.failed_index if seeds.failed_at is not None else self._odd_ones(work.indices, error)
             raise
         if self._gathered is not None and (trouble := self._gathered.trouble) is not None:

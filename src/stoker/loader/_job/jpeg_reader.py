@@ -62,7 +62,7 @@ def unregister() -> None:
 
 
 _undo: list[Callable[[], object]] = []
-"""What takes the registration of this process back. Workers keep theirs to their end."""
+"""Takes the registration of this process back. Workers keep theirs to their end."""
 
 
 def _register() -> None:
@@ -114,7 +114,7 @@ def _is_compiled() -> bool:
     return jpeg.functions is not None
 
 
-# What `describe()` and `report()` say.
+# The lines of `describe()` and `report()`.
 
 
 def decoded_whole(where: JpegReading, own_process: bool) -> str | None:
@@ -137,7 +137,7 @@ def decoded_whole(where: JpegReading, own_process: bool) -> str | None:
 
 
 def in_words(where: JpegReading, own_process: bool) -> str | None:
-    """Returns what decodes JPEGs where a loader makes samples; None if this process knows of no image."""
+    """Returns the decoder of JPEGs where a loader makes samples; None if this process knows of no image."""
     kernel: Any = sys.modules.get("stoker.images.kernel")
     found = [] if kernel is None else [f"JPEGs: {kernel.backend()}"]
     whole = decoded_whole(where, own_process)

@@ -23,6 +23,7 @@ from stoker.loader._random.generators import mix
 
 if TYPE_CHECKING:
     from stoker.collate._compiled.incremental import RowSink
+    from stoker.loader._job.async_samples import AsyncSamples, Awaiting, InFlight
     from stoker.loader._job.sample_threads import Made, Threads
     from stoker.loader._random.sample_seeding import SampleSeeding
 
@@ -35,7 +36,8 @@ class MapFetcher:
         batched: whether a unit's indices are a list.
         faults: the policy for samples that fail.
         mark: memory for the current activity.
-        threads: make the samples, if there are several.
+        threads: make the samples, if there are several threads, or several samples in flight.
+        awaiting: awaits samples one by one, if they are awaited.
         counted: whether a batch must have one sample for each index: Stoker's collation accepts any number.
         in_thread: whether `sys.exit()` in a sample, which ends a worker process, is an error like any other.
 
@@ -49,7 +51,8 @@ class MapFetcher:
         batched: bool,
         faults: ErrorPolicy,
         mark: Any,
-        threads: Threads | None = None,
+        threads: Threads | AsyncSamples | None = None,
+        awaiting: Awaiting | None = None,
         counted: bool = False,
         in_thread: bool = False,
     ) -> None:
@@ -60,8 +63,12 @@ class MapFetcher:
         self._threads = threads
         self._counted = counted
         self._leaving = SystemExit if in_thread else ()
-        self._fetch = functools.partial(operator.getitem, dataset)
-        self._fetch_all = dataset.__getitems__ if batched and batched_by(dataset) is not None else None
+        # As the dataset has them, and for one call alone: its result is awaited, if it has to be
+        self._getitem: Callable[[Any], Any] = functools.partial(operator.getitem, dataset)
+        self._getitems = dataset.__getitems__ if batched and batched_by(dataset) is not None else None
+        alone = awaiting.alone if awaiting is not None else lambda fetch: fetch
+        self._fetch = alone(self._getitem)
+        self._fetch_all = None if self._getitems is None else alone(self._getitems)
         self._at_hand: deque[Any] = deque()  # the first samples of the next unit; the last may be an error
         self._skips = False  # whether the dataset has asked to leave a sample out
         self.failed_index: Any = None
@@ -103,8 +110,12 @@ class MapFetcher:
     def fetch(self) -> Callable[[Any], Any] | None:
         """Returns the fetch function of a sample; None if units are fetched otherwise or samples may be left out."""
         is_plain = self._fetch_all is None and self._threads is None and not self._leaving
-        is_strict = not (self._skips or self._error_policy.is_lenient or self._error_policy.knows_any)
-        return self._fetch if is_plain and is_strict else None
+        return self._fetch if is_plain and not self._skips and self._is_strict else None
+
+    @property
+    def _is_strict(self) -> bool:
+        """Returns whether the first error of a unit is raised."""
+        return not (self._error_policy.is_lenient or self._error_policy.knows_any)
 
     def has_fetched(self, samples: list[Any], error: BaseException | None = None) -> None:
         """Takes the first samples of the next unit, already fetched, and the error of the one behind them."""
@@ -197,14 +208,13 @@ class MapFetcher:
         return lambda index: keep(mark[PLACE] - first, fetch(index))
 
     def _all(self, work: Work, seeds: SampleSeeding, indices: list[Any], keep: RowSink | None) -> list[Any]:
+        if self._threads is not None and self._error_policy.knows_any:
+            self._threads.rest()  # one at a time: so the mark says which it was
         if self._fetch_all is not None:
             return self._at_once(work, seeds, indices)
-        if self._threads is None:
+        if self._threads is None or self._error_policy.knows_any:
             return self._in_turn(work, seeds, indices, keep=keep)
-        if self._error_policy.knows_any:
-            self._threads.rest()  # one at a time: so the mark says which it was
-            return self._in_turn(work, seeds, indices)
-        samples = self._threads.made(work, _positions(work, indices), indices, self._fetch)
+        samples = self._threads.made(*self._all_at_once(work))
         try:
             return self._in_turn(work, seeds, indices, samples)
         finally:
@@ -219,21 +229,28 @@ class MapFetcher:
         self.failed_index = self._error_policy.named(place, self.failed_index)
 
     def begin(self, work: Work) -> None:
-        """Begins the samples of a coming unit, in threads."""
+        """Begins the samples of a coming unit beside those of this one."""
         if self._threads is not None:
-            indices = list(work.indices) if self._batched else [work.indices]
-            self._threads.begin(work, _positions(work, indices), indices, self._fetch)
+            self._threads.begin(*self._all_at_once(work))
+
+    def _all_at_once(self, work: Work) -> tuple[Any, ...]:
+        """Returns the arguments with which `threads` begins or makes a unit."""
+        indices = list(work.indices) if self._batched else [work.indices]
+        if self._getitems is None:
+            return work, _positions(work, indices), indices, self._getitem, self._is_strict, 0
+        batch = getattr(work.indices, "given", indices)
+        return work, range(work.position, work.position + 1), [batch], self._getitems, True, len(indices)
 
     def _in_turn(
         self,
         work: Work,
         seeds: SampleSeeding,
         indices: list[Any],
-        fetched: Made | None = None,
+        fetched: Made | InFlight | None = None,
         keep: RowSink | None = None,
     ) -> list[Any]:
         """Returns the samples fetched one by one, or made by threads."""
-        if not (self._skips or self._error_policy.is_lenient or self._error_policy.knows_any):
+        if not self._skips and self._is_strict:
             positions = _positions(work, indices)
             skipped = functools.partial(self._skipped, work, seeds, indices, keep)
             if fetched is None:
@@ -266,7 +283,10 @@ class MapFetcher:
         if not self._error_policy.knows_any:
             self._mark[ACTIVITY] = Activity.WHOLE
             try:
-                whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(batch))
+                if self._threads is None:
+                    whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(batch))
+                else:
+                    whole = self._threads.made(*self._all_at_once(work)).sample(0)
             except Exception as error:
                 if not (self._error_policy.is_lenient or isinstance(error, SkipSample)):
                     raise
@@ -282,7 +302,7 @@ class MapFetcher:
         seeds: SampleSeeding,
         indices: list[Any],
         fetch: Callable[[Any], Any],
-        fetched: Made | None = None,
+        fetched: Made | InFlight | None = None,
         keep: RowSink | None = None,
     ) -> list[Any]:
         positions = _positions(work, indices)
@@ -300,7 +320,7 @@ class MapFetcher:
         seeds: SampleSeeding,
         indices: list[Any],
         fetch: Callable[[Any], Any],
-        fetched: Made | None,
+        fetched: Made | InFlight | None,
         item: tuple[int, Any],
     ) -> Any:
         place, index = item

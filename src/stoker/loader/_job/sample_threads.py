@@ -119,12 +119,13 @@ class Threads:
         self._begun: dict[tuple[int, ...], Made] = {}
         self._queue: queue.SimpleQueue[tuple[Made, int, Fetch, int, int, Any]] = queue.SimpleQueue()
         self._running = 0
-        self._shared = None if seeding == "worker" else SharedGenerators(info.dataset, info.seed, count)
+        sharers = ("threads of a worker", "threads_per_worker", count)
+        self._shared = None if seeding == "worker" else SharedGenerators(info.dataset, info.seed, sharers)
         rng = info.rng
         assert isinstance(rng, SampleRNG)
         self.seeds = SampleSeeding("worker", dataset=None, rng=rng, mark=mark)
 
-    def begin(self, work: Work, positions: range, indices: Sequence[Any], fetch: Fetch) -> None:
+    def begin(self, work: Work, positions: range, indices: Sequence[Any], fetch: Fetch, *_: object) -> None:
         """Queues samples behind those begun before."""
         while self._running < self._count:
             threading.Thread(target=self._run, name=f"stoker-{self._info.id}-{self._running}", daemon=True).start()
@@ -134,7 +135,7 @@ class Threads:
         for place, (position, index) in enumerate(zip(positions, indices, strict=True)):
             self._queue.put((samples, place, fetch, key, position, index))
 
-    def made(self, work: Work, positions: range, indices: Sequence[Any], fetch: Fetch) -> Made:
+    def made(self, work: Work, positions: range, indices: Sequence[Any], fetch: Fetch, *_: object) -> Made:
         """Returns the samples of a unit when they are made, and begins them if necessary."""
         self._mark[PLACE], self._mark[ACTIVITY] = 0, Activity.SEVERAL
         if self._shared is not None:

@@ -311,7 +311,7 @@ _CLASSES = {
 _CLOSED = ("multiprocessing", "concurrent")
 """Packages whose pools, executors and managers hold queues of their own."""
 _PROXIES = ("Queue", "JoinableQueue")
-"""What a manager's proxy of a queue stands for."""
+"""The class that a manager's proxy of a queue stands for."""
 
 
 def in_a_shard(reader: str, asked: bool) -> None:

@@ -15,6 +15,9 @@ from stoker.loader._random.sample_seeding import Seeding
 
 Method = Literal["serial", "thread", "process"]
 
+CONCURRENCY = 16
+"""Samples that a worker awaits at a time, by default."""
+
 
 class Work(NamedTuple):
     """A unit as it travels: all inputs of its batch except the dataset."""
@@ -98,6 +101,7 @@ class JobSettings:
     own_collate: bool
     shard: Literal["auto", "none", "torch"]
     threads: int = 1  # that make samples, in each worker
+    concurrency: int = 0  # of samples in flight in each worker; 0 if none is awaited
     rank: int = 0  # of those that share the epoch, and its seed
     timed: bool = False  # whether answers carry timings
     sampled: bool = False  # and stacks of the workers

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from stoker._core import mistakes, nominal
 from stoker._core.exceptions import users_level
 from stoker._engine.backends import KINDS, Kind
+from stoker.datasets.awaited import is_awaited
 from stoker.errors import MissingExtraError, StokerWarning
 
 DEFAULT_MAX_ERRORS = 100
@@ -130,6 +132,25 @@ def check_threads(threads: Any, num_workers: int, worker_method: str, iterable: 
     return number
 
 
+def check_concurrency(args: Mapping[str, Any], iterable: bool) -> int | None:
+    """Returns the number of samples that each worker awaits at a time; None for the default."""
+    value, dataset = args["concurrency"], args["dataset"]
+    is_async = not iterable and is_awaited(dataset, args["batch_size"] is not None or args["batch_sampler"] is not None)
+    number = None if value is None else count("concurrency", value, "None")
+    if number and not is_async:
+        raise ValueError(
+            f"concurrency={number} is for datasets whose samples are awaited, but {type(dataset).__name__} has no "
+            "`async def __getitem__`. Write one, which may await a sample of another dataset; for samples that block "
+            f"their thread use threads_per_worker={number}."
+        )
+    if is_async and number != 0 and args["threads_per_worker"] != 1:
+        raise ValueError(
+            f"threads_per_worker={args['threads_per_worker']} is for samples that block their thread, but those of "
+            f"{type(dataset).__name__} are awaited: use concurrency={args['threads_per_worker']}."
+        )
+    return number
+
+
 def check_ranks(
     distributed: Any, num_replicas: Any, rank: Any, batches_per_epoch: Any, mesh: Any = None
 ) -> tuple[int | None, int | None, int | None]:
@@ -203,6 +224,13 @@ def check_dataset(dataset: Any, iterable: bool) -> None:
         warnings.warn(text, StokerWarning, stacklevel=users_level())
     if iterable or hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"):
         return
+    if hasattr(type(dataset), "__aiter__"):
+        raise TypeError(
+            f"{type(dataset).__name__} has an __aiter__: its samples come one after another, so to await them gains "
+            "nothing. Define an `async def __getitem__`, of which each worker awaits several at a time; or derive from "
+            "IterableDataset, with an __iter__ that steps through it: `loop = asyncio.new_event_loop()`, and in a loop "
+            "`yield loop.run_until_complete(anext(iterator))`."
+        )
     hint = mistakes.of_place(dataset) or mistakes.of_iterable(dataset)
     raise TypeError(
         f"dataset should have __getitem__ (and __len__), or be an IterableDataset, but got "

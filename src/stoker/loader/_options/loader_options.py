@@ -17,11 +17,13 @@ from stoker._engine.backends import KINDS, kind_of
 from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
 from stoker.datasets import base
+from stoker.datasets.awaited import is_awaited
 from stoker.datasets.nesting import batched_by
 from stoker.events import Listener
 from stoker.loader._job import datapipes
 from stoker.loader._job.error_policy import OnError
 from stoker.loader._job.jpeg_reader import JpegReading
+from stoker.loader._job.work import CONCURRENCY
 from stoker.loader._options import argument_checks
 from stoker.loader._options.argument_checks import DEFAULT_MAX_ERROR_RATE, DEFAULT_MAX_ERRORS, check_error_budget
 
@@ -66,6 +68,7 @@ class LoaderOptions:
     # Stoker's
     worker_method: Literal["process", "thread"] = "process"
     threads_per_worker: int = 1
+    concurrency: int | None = None
     seeding: Literal["auto", "sample", "worker"] = "auto"
     shard: Literal["auto", "none", "torch"] = "auto"
     seed: int | None = None
@@ -117,17 +120,25 @@ class LoaderOptions:
         """Returns the number of threads that make samples in each worker."""
         if self.is_stream or not self.capabilities.own_process:
             return 1
-        whole = self.auto_collation and batched_by(self.dataset) is not None
+        whole = self.in_flight or (self.auto_collation and batched_by(self.dataset) is not None)
         return 1 if whole else self.threads_per_worker
 
     @property
+    def in_flight(self) -> int:
+        """Returns the number of samples that each worker awaits at a time; 0 if they are not awaited."""
+        if self.is_stream or self.concurrency == 0 or not is_awaited(self.dataset, self.auto_collation):
+            return 0
+        return CONCURRENCY if self.concurrency is None else self.concurrency
+
+    @property
     def units_at_once(self) -> int:
-        """Returns the number of units that a worker holds at once, enough to keep its threads busy."""
-        if self.threads == 1:
+        """Returns the number of units that a worker holds, enough for its threads or the samples that it awaits."""
+        at_once = max(self.threads, self.in_flight)
+        if at_once == 1 or not self.capabilities.has_workers:
             return 1
         from stoker.loader._job.sample_threads import units_at_once
 
-        return units_at_once(self.threads, self.batch_sampler if self.auto_collation else None)
+        return units_at_once(at_once, self.batch_sampler if self.auto_collation else None)
 
     @property
     def counts_batches(self) -> bool:
@@ -143,8 +154,9 @@ TORCHS = (
 """Options that are attributes of torch's loader: read from the loader at each epoch, since they may be set."""
 
 STOKERS = (
-    *("worker_method", "threads_per_worker", "seeding", "shard", "seed", "output", "distributed", "num_replicas"),
-    *("rank", "mesh", "batches_per_epoch", "max_restarts", "on_error", "max_errors", "max_error_rate", "quarantine"),
+    *("worker_method", "threads_per_worker", "concurrency", "seeding", "shard", "seed", "output", "distributed"),
+    *("num_replicas", "rank", "mesh", "batches_per_epoch", "max_restarts", "on_error", "max_errors"),
+    *("max_error_rate", "quarantine"),
     *("stall_warning", "stall_action", "memory_budget", "max_samples_per_worker", "share_heap", "on_event"),
 )
 """Options that torch's loader does not have."""
@@ -192,6 +204,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     mine = {
         **args,
         "threads_per_worker": threads,
+        "concurrency": argument_checks.check_concurrency(args, is_stream),
         "output": output,
         "multiprocessing_context": context,
         "seed": None if seed is None else argument_checks.integer("seed", seed, "None"),

@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from stoker._core import native
 from stoker.loader._random.mersenne_twister import WORDS, TorchTwister, memory_at, seen_in, words_of
 
 GLOBALS = ("Python", "NumPy", "torch")
@@ -24,6 +25,9 @@ GLOBALS = ("Python", "NumPy", "torch")
 _MASK = 2**64 - 1
 _MASK_128 = 2**128 - 1
 _TORCH_SLOTS = 632
+
+HEAD = 12
+"""Bytes of a Python generator that show whether it was drawn from: the number of used words, and two words."""
 
 
 def mix(*words: int) -> int:
@@ -92,11 +96,12 @@ class PythonState:
         self._is_twister = (kind.seed, kind.getstate, kind.setstate) == (own.seed, own.getstate, own.setstate)
         self._memory = words_of(generator) if self._is_twister and not lasting else None
         self._bytes = None if self._memory is None else self._memory.data.cast("B")
-        # The number of used words, and two words: 624 draws change these, and seed() the second
-        self._head = None if self._memory is None else self._memory[:3]
+        # 624 draws change the words among these, and seed() the second
+        self._head = None if self._memory is None else self._memory[: HEAD // 4]
         if self._is_twister:
             self._seed = super(own, generator).seed  # skips Python's check of the seed's type
         self._seeded: Any = None
+        self._ahead = None if self._memory is None or native.functions is None else SeedsAhead(native.functions)
 
     def state(self) -> Any:
         if self._memory is None:
@@ -116,8 +121,44 @@ class PythonState:
             self._generator.gauss_next = None  # type: ignore[attr-defined]
         self._seeded = self.state() if self._head is None else self._head.tobytes()
 
+    def seed_at(self, key: int, position: int) -> None:
+        """Seeds with `step(key, position)`, in less time where positions ascend one by one."""
+        if self._ahead is None or (words := self._ahead.words(key, position, self.salt)) is None:
+            self.seed(step(key, position))
+        else:
+            self._bytes[:] = words  # type: ignore[index]
+            self._generator.gauss_next = None  # type: ignore[attr-defined]
+            self._seeded = words[:HEAD].tobytes()
+
     def drawn(self) -> bool:
         return bool((self.state() if self._head is None else self._head.tobytes()) != self._seeded)
+
+
+class SeedsAhead:
+    """The words of a Python generator, seeded for positions that ascend one by one: made for several at a time.
+
+    Args:
+        functions: the compiled part.
+    """
+
+    def __init__(self, functions: native.Functions) -> None:
+        self._functions = functions
+        self._rows: list[memoryview] = []
+        self._key, self._first, self._until = -1, 0, 0  # the rows are for these positions under this key
+
+    def words(self, key: int, position: int, salt: int) -> memoryview | None:
+        """Returns the words for a position; None if the position before was another's, and one seed is less work."""
+        if key != self._key or not self._first <= position < self._until:
+            if key != self._key or position != self._until:
+                self._key, self._first, self._until = key, position + 1, position + 1
+                return None
+            if not self._rows:
+                self._memory = np.empty((native.LANES, WORDS + 1), np.uint32)
+                self._rows = [row.data.cast("B") for row in self._memory]
+            self._first, self._until = position, position + native.LANES
+            keys = [step(key, position) ^ salt for position in range(self._first, self._until)]
+            self._functions.twisters(self._memory.ctypes.data, keys)
+        return self._rows[position - self._first]
 
 
 class LegacyState:
@@ -141,6 +182,7 @@ class LegacyState:
         self._tail = self._memory[WORDS - 1 :]
         self._held_back: float | None = public["gauss"] if public["has_gauss"] else None
         self._seen = self._seeded = self._read()
+        self._seeded_tail = self._tail.tobytes()
         self.salt = salt_of(self.state()) if salt is None else salt
 
     def state(self) -> tuple[bytes, float | None]:
@@ -174,14 +216,14 @@ class LegacyState:
             self._read()
         self._words *= np.uint32(key >> 32 | 1)
         self._seen, self._held_back = self._memory.tobytes(), None
-        self._seeded = self._seen
+        self._seeded, self._seeded_tail = self._seen, self._tail.tobytes()
         if not self._direct:
             self._publish()
 
     def drawn(self) -> bool:
         if not self._direct:
             self._read()
-        return self._tail.tobytes() != self._seeded[-self._tail.nbytes :]
+        return self._tail.tobytes() != self._seeded_tail
 
     def _read(self) -> bytes:
         if not self._direct:

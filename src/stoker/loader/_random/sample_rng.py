@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,10 @@ def sample_rng() -> RNG:
     The generators are `random_generator` (a `random.Random`), `numpy_generator` (a `numpy.random.Generator`) and
     `torch_generator` (a `torch.Generator` for the CPU; None while torch is not imported).
     """
-    return current.rng if current.rng is not None else _drawn_from_global()
+    if current.rng is not None:
+        return current.rng
+    of_task = RNG_OF_TASK.get()  # in a thread to which a sample that is awaited has passed its context
+    return of_task if of_task is not None else _drawn_from_global()
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,10 @@ def _drawn_from_global() -> RNG:
         stream.seed(int(torch.empty((), dtype=torch.int64, device="cpu").random_()))  # all 64 bits: see `generators`
     numpys = np.random.default_rng(np.random.randint(2**63, dtype=np.int64))
     return _DrawnRNG(random.Random(random.getrandbits(64)), numpys, own)
+
+
+def _nothing() -> None:
+    pass
 
 
 class SampleRNG:
@@ -73,6 +81,14 @@ class SampleRNG:
         self.beside: list[RandomState] = []
         self.on_torch: Callable[[], None] = lambda: None
         self._made: dict[int, Any] = {}
+
+    @classmethod
+    def of_sample(cls, key: int, position: int) -> SampleRNG:
+        """Returns the generators of one sample alone."""
+        rng = cls.__new__(cls)  # one is made for each sample, whether it draws or not
+        rng.key, rng.find_position, rng.on_torch = key, lambda: position, _nothing
+        rng.streams, rng.beside, rng._made = [], [], {}
+        return rng
 
     @property
     def random_generator(self) -> random.Random:
@@ -106,3 +122,39 @@ class SampleRNG:
             stream.seed(step(self.key, self.find_position()))
             self.streams.append(stream)
         return self._made[number]
+
+
+RNG_OF_TASK: ContextVar[SampleRNG | None] = ContextVar("stoker_rng_of_task", default=None)
+"""The generators of a sample that is awaited, in its task and those that it starts; None elsewhere."""
+
+
+class TasksRNG:
+    """The `stoker._core.worker_info.RNG` of a worker that awaits several samples at a time: that of the sample whose
+    task uses it, and elsewhere that of the worker.
+    """
+
+    def __init__(self, workers: SampleRNG) -> None:
+        self._workers = workers
+
+    @property
+    def random_generator(self) -> random.Random:
+        """A `random.Random`."""
+        return self._own.random_generator
+
+    @property
+    def torch_generator(self) -> Any:
+        """A CPU `torch.Generator`, or None while torch is not imported."""
+        return self._own.torch_generator
+
+    @property
+    def numpy_generator(self) -> np.random.Generator:
+        """A `numpy.random.Generator`."""
+        return self._own.numpy_generator
+
+    def again(self) -> None:
+        """Seeds all generators of the current sample again, as if it had drawn nothing."""
+        self._own.again()
+
+    @property
+    def _own(self) -> SampleRNG:
+        return RNG_OF_TASK.get() or self._workers

@@ -37,6 +37,7 @@ from stoker.errors import SkipSample
 from stoker.loader._random.find_generators import HeldBy, SampleParts, find_generators
 from stoker.loader._random.generators import (
     LegacyState,
+    PythonState,
     RandomState,
     global_generators,
     loaded_torch,
@@ -82,8 +83,8 @@ class SampleSeeding:
     because `set_epoch` may have made new generators.
 
     Cost (`benchmarks/order_cost.py`), in a batch of 64 cheap samples: some 6 us for the batch if nothing is drawn (14
-    with `restore`). Seeding for a sample costs 5 us for Python's generator, 3 each for NumPy's legacy one and for
-    torch's, 5 for those of `rng`. `whole` and `collate` always seed all.
+    with `restore`). Seeding for a sample costs 5 us for Python's generator (1 in a stream, with the compiled part), 3
+    each for NumPy's legacy one and for torch's, 5 for those of `rng`. `whole` and `collate` always seed all.
 
     Args:
         mode: `"auto"`; `"sample"` seeds every generator before each sample, used or not; `"worker"` seeds only those of
@@ -156,6 +157,7 @@ class SampleSeeding:
         self._waiting: list[tuple[str, RandomState]] = []
         self._at = 0
         self._others: list[RandomState] = []
+        self._twisters: list[PythonState] = []  # of the others, those of Python
 
     def idle(self) -> list[tuple[RandomState, Any]] | None:
         """Returns the generators to watch when samples need no seeds, and the states that they have in samples; None
@@ -377,7 +379,7 @@ class SampleSeeding:
             self._drawn = drawn
             self._wait(key, position)
         self._at = position
-        if self._others or self._rng.streams:
+        if self._others or self._twisters or self._rng.streams:
             self._seed_others(key, position)
         try:
             if self._bystanders:
@@ -470,7 +472,9 @@ class SampleSeeding:
         ]
         self._waiting_until = min((self._drawn.get(whose, math.inf) for whose, _ in self._waiting), default=math.inf)
         waiting = [stream for _, stream in self._waiting]
-        self._others = [stream for stream in self._all() if stream not in waiting]
+        others = [stream for stream in self._all() if stream not in waiting]
+        self._twisters = [stream for stream in others if isinstance(stream, PythonState)]
+        self._others = [stream for stream in others if not isinstance(stream, PythonState)]
         me = weakref.ref(self)
         self._rng.key, self._rng.find_position = key, lambda: 0 if (seeding := me()) is None else seeding._at
         self._waiting_for, self._idle_states = key, None
@@ -484,9 +488,13 @@ class SampleSeeding:
         self._first_states = (key, {stream: stream.state() for stream in waiting})
 
     def _seed_others(self, key: int, position: int) -> None:
-        sample_key, self._first_states = step(key, position), None
-        for stream in (*self._others, *self._rng.streams):
-            stream.seed(sample_key)
+        self._first_states = None
+        for twister in self._twisters:
+            twister.seed_at(key, position)
+        if self._others or self._rng.streams:
+            sample_key = step(key, position)
+            for stream in (*self._others, *self._rng.streams):
+                stream.seed(sample_key)
 
     def _begin(self, seed: int, purpose: int) -> int:
         self.failed_at = None
@@ -611,6 +619,11 @@ def weakly(method: Callable[..., None]) -> Callable[..., None]:
             method(*values)
 
     return called
+
+
+def key_of_batches(seed: int) -> int:
+    """Returns the same for what fetches whole batches."""
+    return mix(seed, _WHOLE)
 
 
 def key_of_samples(seed: int) -> int:

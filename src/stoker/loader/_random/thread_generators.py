@@ -1,4 +1,4 @@
-"""Detects samples that draw from generators shared by the threads of a worker, and so cannot repeat."""
+"""Detects samples that draw from generators shared by those that are made at the same time, and so cannot repeat."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ _PROOFS = 8
 
 
 class SharedGenerators:
-    """The global generators, and those that the dataset holds, shared by the threads of one worker.
+    """The global generators, and those that the dataset holds, shared by the samples that one worker makes at a time.
 
     The dataset's generators are seeded once for the worker, so that its copies in other workers give other numbers.
 
     Args:
         dataset: the worker's copy.
         seed: the worker's seed.
-        threads: number of threads that share the generators.
+        sharers: what shares them, as "threads of a worker", and the argument that sets their number.
+        is_own: whether the dataset is the worker's own copy: others' generators are left as they are.
     """
 
-    def __init__(self, dataset: Any, seed: int, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, dataset: Any, seed: int, sharers: tuple[str, str, int], is_own: bool = True) -> None:
+        self._sharers = sharers
         self._globals = global_streams()
         self._held: list[RandomState] = []
         for generator in find_generators(dataset):
             stream = stream_of(generator)
             if stream is not None:
-                stream.seed(mix(seed))
+                if is_own:
+                    stream.seed(mix(seed))
                 self._held.append(stream)
         self._before: list[Any] = []
         self._has_told = False
@@ -54,7 +56,8 @@ class SharedGenerators:
         pairs = zip(streams, self._before, strict=True)
         moved = dict.fromkeys(whose for (whose, stream), before in pairs if stream.state() != before)
         self._has_told = bool(moved)
-        return _STORY.format(" and ".join(moved), self._threads) if moved else None
+        sharers, argument, number = self._sharers
+        return _STORY.format(sharers, " and ".join(moved), argument, number) if moved else None
 
     def _all(self) -> list[tuple[str, RandomState]]:
         streams = [("one that the dataset holds", stream) for stream in self._held]
@@ -98,8 +101,7 @@ class Bystanders:
 
 
 _STORY = (
-    "Samples drew from random generators that all threads of a worker share: {}. With threads_per_worker={} their "
-    "numbers do not repeat for any seed. Draw from stoker.sample_rng() in the dataset and its transforms, which is "
-    "seeded for each sample, or use threads_per_worker=1. If they need not repeat, seeding='worker' turns this "
-    "warning off."
+    "Samples drew from random generators that all {0} share: {1}. With {2}={3} their numbers do not repeat for any "
+    "seed. Draw from stoker.sample_rng() in the dataset and its transforms, which is seeded for each sample, or use "
+    "{2}=1. If they need not repeat, seeding='worker' turns this warning off."
 )

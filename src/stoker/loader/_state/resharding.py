@@ -379,7 +379,7 @@ class Snapshots:
         self._left = units - 1
 
     def since(self) -> bytes:
-        """Returns what was read since the last state."""
+        """Returns the samples read since the last state."""
         return pickle.dumps({"read": self._read, "print": self._print.now}, 5)
 
 

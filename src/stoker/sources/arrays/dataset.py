@@ -61,8 +61,8 @@ class ArrayDataset(Dataset[Any]):
         offset: the number of bytes before the first row of each raw file.
         transform: a function of the sample, whose result takes its place. Batches are then not gathered.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
-        cache: a folder of the local disk for what is read from stores, shared by all processes of the machine; needs
-            `cache_size`. See the guide on unreliable storage.
+        cache: a folder of the local disk for bytes that are read from stores, shared by all processes of the machine;
+            needs `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
 
     Raises:

@@ -88,7 +88,7 @@ class FileContents(NamedTuple):
     unreadable: Mapping[str, ArrayFileError] = MappingProxyType({})
 
     def holding(self, stored: Found) -> FileContents:
-        """Returns the file with what was found in it."""
+        """Returns the file with the arrays that were found in it."""
         arrays = {key: array for key, array in stored.items() if isinstance(array, StoredArray)}
         unreadable = {key: error for key, error in stored.items() if isinstance(error, ArrayFileError)}
         return self._replace(arrays=arrays, unreadable=unreadable)
@@ -146,7 +146,7 @@ def checked(path: str, size: int, name: str, stored: StoredArray) -> StoredArray
 
 
 _GAP = 64 << 10
-"""Bytes between two rows up to which they are read together: less than what a request costs."""
+"""Bytes between two rows up to which they are read together: they cost less than a request."""
 _AT_ONCE = 32 << 20
 """Bytes that are asked for together; a larger row alone."""
 

@@ -192,7 +192,7 @@ _KBITS = {  # of layer III, by the number in the header
 }
 _RATES = (44_100, 48_000, 32_000)
 _TAGS = (b"TAG", b"APETAGEX", b"LYRICSBEGIN", b"ID3")
-"""What may follow the last frame: titles and names."""
+"""Chunks that may follow the last frame: titles and names."""
 
 
 def length_without_header(file: OpenClipFile) -> int | None:

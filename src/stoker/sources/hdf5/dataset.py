@@ -86,7 +86,7 @@ class HDF5Dataset(Dataset[dict[str, Any]]):
             datasets have different lengths, `errors` is unknown, or `threads` is not positive.
 
     Attributes:
-        path: of the file; a URL without what signs it.
+        path: of the file; a URL without its signature.
         keys: of a sample.
 
     At each access:

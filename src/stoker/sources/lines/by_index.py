@@ -1,4 +1,4 @@
-"""Records of text files by index: what the datasets of lines, JSON Lines and CSV share."""
+"""Records of text files by index: the shared part of the datasets of lines, JSON Lines and CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of text files as a stream whose position is a byte: what the streams of lines, JSON Lines and CSV share."""
+"""Records of text files as a stream whose position is a byte: shared by the streams of lines, JSON Lines and CSV."""
 
 from __future__ import annotations
 

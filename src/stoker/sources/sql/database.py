@@ -40,7 +40,7 @@ class Database(ABC):
         is_plain: whether all values are `int`, `float`, `str`, `bytes` or None.
         wants_clean_interpreter: whether the driver may start threads, which would not survive a fork of the process.
         has_positions: whether parameters can be a sequence.
-        advice: what to check if there is no connection.
+        advice: the first thing to check if there is no connection.
     """
 
     shown: str

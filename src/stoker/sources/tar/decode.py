@@ -3,7 +3,7 @@
 | extensions | decoded to |
 |---|---|
 | jpg, jpeg, png, webp | a Pillow image, in the mode of the file |
-| json | what `json.loads` gives |
+| json | the result of `json.loads` |
 | cls, cls2, class, count, index, inx, id | an integer |
 | txt, text, transcript | `str`, from UTF-8 |
 | npy | a NumPy array, without objects |

@@ -10,13 +10,14 @@ import json
 import os
 import secrets
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
+from stoker._core.write_errors import explained
 from stoker.datasets.combining import positive
 from stoker.errors import DuplicateKeyError, ShardError
 from stoker.sources.places import Place
@@ -86,9 +87,9 @@ class TarWriter:
             self._complete(self._shard)
         if self._shard is None:
             path = self._pattern % len(self.shards) if self._is_numbered else self._pattern
-            with self._saying_what_is_left(path):
+            with explained(path, self._left):
                 self._shard = _OpenShardWriter(path)
-        with self._saying_what_is_left(self._shard.path):
+        with explained(self._shard.path, self._left):
             self._shard.add(key, blocks)
 
     def close(self) -> None:
@@ -102,20 +103,13 @@ class TarWriter:
 
     def _complete(self, shard: _OpenShardWriter) -> None:
         self._shard = None
-        with self._saying_what_is_left(shard.path):
+        with explained(shard.path, self._left):
             shard.complete()
         self.shards.append(shard.path)
 
-    @contextlib.contextmanager
-    def _saying_what_is_left(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno is None:
-                raise
-            stay = f"{len(self.shards)} complete ones stay" if self.shards else "there is no complete one"
-            what = f"TarWriter cannot write this shard, which leaves nothing behind; {stay}"
-            raise OSError(error.errno, f"{error.strerror}: {what}", path) from None
+    def _left(self) -> str:
+        stay = f"{len(self.shards)} complete ones stay" if self.shards else "there is no complete one"
+        return f"TarWriter cannot write this shard, which leaves nothing behind; {stay}"
 
     def __enter__(self) -> TarWriter:
         return self

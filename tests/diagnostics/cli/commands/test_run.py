@@ -408,6 +408,7 @@ def test_engine_stoker_puts_the_engine_in_place(tmp_path: Path, capfd: pytest.Ca
         return
     assert main(["run", "--engine", "stoker", "--json", torch_script, "1"]) == 0
     (loader,) = json.loads(capfd.readouterr().out)["loaders"]
+    assert loader["settings"]["made_at"] == "train.py:6"
     assert (loader["settings"]["engine"], loader["batches"], loader["samples"]) == ("stoker", 20, 80)
 
 

@@ -53,7 +53,7 @@ def place_of(loader: Any, step: int) -> tuple[int, int]:
 
 
 def _check_is_known(target: Target) -> None:
-    """Refuses what has no order of Stoker's."""
+    """Refuses a loader without an order of Stoker's."""
     if target.loader is None:
         raise CommandError(f"{target.name} is a dataset: name the loader, or a function that makes it")
     if not hasattr(target.loader, "batch_indices"):

@@ -49,6 +49,8 @@ def check(
             done = check_samples(dataset, out, workers=number, labels=labels, on_progress=shown)
         except KeyboardInterrupt:
             raise CommandError("interrupted: the same command goes on from there") from None
+        except OSError as error:
+            raise CommandError(str(error)) from error
     found = stoker.quarantine(out)
     if as_json:
         bad = [{"index": one.index, "description": one.description, "why": one.exception} for one in found]

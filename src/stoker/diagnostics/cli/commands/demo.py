@@ -75,7 +75,7 @@ def demo(
 
 
 def show(console: Console, figures: list[ProgramFigures], about: str, keep: str | None) -> None:
-    """Prints the table, and what to do next."""
+    """Prints the table, and the next step."""
     first = figures[0]
     console.print(f"{about}; random crops of 224 x 224 by {first.crops}; medians")
     console.print()

@@ -1,4 +1,4 @@
-"""`stoker doctor`: what of this machine, and of a dataset, will make loading slow, fail, or repeat random numbers."""
+"""`stoker doctor`: settings of this machine or a dataset that make loading slow, fail, or repeat random numbers."""
 
 from __future__ import annotations
 

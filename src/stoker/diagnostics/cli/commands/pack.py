@@ -70,7 +70,7 @@ def pack(
         except KeyboardInterrupt:
             raise CommandError("interrupted: the same command goes on where complete files end") from None
         except OSError as error:
-            raise CommandError(f"{error}. What is complete stays: the same command goes on") from error
+            raise CommandError(str(error)) from error
     _print(done, as_json)
 
 

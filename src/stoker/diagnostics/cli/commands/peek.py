@@ -33,7 +33,7 @@ def peek(
     images: Annotated[int, typer.Option(min=1, help="Images on the contact sheet.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Shows what a source of data holds: how many samples, of which fields, shapes, types and classes.
+    """Shows the contents of a source of data: number of samples, fields, shapes, types and classes.
 
     Exits with 1 if one of the samples looked at cannot be read.
     """

@@ -208,7 +208,7 @@ def show(console: Console, profile: LoaderProfile, said: Sequence[str] = ()) -> 
 
 
 def remarks(found: ScriptProfile, interrupted: bool, failed: bool) -> list[str]:
-    """Returns what is to be said of the program and of the measurement, in sentences.
+    """Returns sentences on the program and on the measurement.
 
     Args:
         found: the profile.

@@ -309,7 +309,7 @@ def measure_grid(
     engine: Engine,
     as_json: bool,
 ) -> None:
-    """Measures each setting of a grid, and prints and draws what it found.
+    """Measures each setting of a grid, and prints and draws the rates.
 
     Args:
         command: by which it was called, without `stoker`.
