@@ -20,6 +20,7 @@
     │   │   └── ParquetValueError (ValueError, OverflowError)   a date beyond Python's, or a text that is no UTF-8
     │   └── ShardError                         a shard that is truncated or damaged
     ├── DatabaseConnectionError (ConnectionError)   a database that cannot be reached, or ends the connection
+    ├── DeviceError (RuntimeError)             a device that is not there, or a batch that cannot be copied to it
     ├── DeviceInWorkerError (RuntimeError)     a tensor of an accelerator in a worker's batch
     ├── DuplicateKeyError (ValueError)         two samples of a shard with one key
     ├── EmptyBatchError (RuntimeError)         a batch without samples that other ranks count on
@@ -144,6 +145,12 @@ class CompressedFileError(StokerError, ValueError):
 class DatabaseConnectionError(StokerError, ConnectionError):
     """A database cannot be opened or reached, or ends the connection: the message names it, but neither user nor
     password."""
+
+
+class DeviceError(StokerError, RuntimeError):
+    """A device of `device=` is not there or cannot be used now, or the batch lacks a named field. The batch is not
+    lost: the next `next()` tries again.
+    """
 
 
 class DeviceInWorkerError(StokerError, RuntimeError):

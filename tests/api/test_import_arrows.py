@@ -40,7 +40,7 @@ ARROWS: dict[str, set[str]] = {
     "_engine.supervision": GROUND | {"_engine.transport"},
     "_engine": GROUND | {"_engine.transport", "_engine.supervision"},
     # where both meet
-    "device": GROUND,
+    "device": GROUND | {"_engine.transport"},
     # an epoch of a loader, from its random numbers to its reports
     "loader._accounting.observer": GROUND,
     "loader._random": GROUND | {"_engine"},
@@ -49,7 +49,7 @@ ARROWS: dict[str, set[str]] = {
     | DATA_SIDE
     | ENGINE_SIDE
     | {"loader._accounting.observer", "loader._random", "loader._state"},
-    "loader._options": GROUND | DATA_SIDE | {"_engine.supervision", "_engine", "loader._job"},
+    "loader._options": GROUND | DATA_SIDE | {"_engine.supervision", "_engine", "loader._job", "device"},
     "loader._epoch": GROUND
     | DATA_SIDE
     | {"_engine.supervision", "_engine"}

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stoker.device import accelerator
 from stoker.diagnostics.loader_hooks import LoaderHooks
 from stoker.diagnostics.measurements import Measurements
 from stoker.diagnostics.recorder import Recorder, samples_in
+from stoker.diagnostics.run_findings import finding_lines, findings_of_loaders
 from tests.ownership import moved
 
 data = pytest.importorskip("torch.utils.data")
@@ -51,6 +53,20 @@ def test_hooks_count_batches_and_samples(kind: type, workers: int, recorder: Rec
     assert found.about["site"].startswith("test_loader_hooks.py:")
     assert sum(span.batches for span in found.epochs[0].spans) == 3
     assert found.epochs[0].spans[-1].batches == 0  # the end
+
+
+def test_copies_to_a_device_are_found(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    device = accelerator.InOrderDevice(torch.device("cpu"))
+    monkeypatch.setattr(accelerator, "accelerator_of", lambda _: device)
+    for _ in stoker_loader.DataLoader(list(range(10)), batch_size=4, device="mps"):
+        pass
+    known = measured(recorder, tmp_path)
+    assert known.loaders[0].copies["bytes"] == 80
+    (line,) = finding_lines(known, known.loaders)
+    assert line.endswith(": 80 bytes of 3 batches were copied to the device.")
+    assert findings_of_loaders(known)[0]["copies"]["batches"] == 3
 
 
 def test_engine_is_stokers_where_the_iterator_is(recorder: Recorder, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from stoker import errors
 from stoker._core.exceptions import format_exception, summary_of
@@ -18,6 +18,9 @@ from stoker._engine.activity import Mark, Position
 from stoker._engine.timings import Stopwatch, UnitTimings
 from stoker._engine.tracebacks import users_story
 from stoker.events import Event, FaultRecord
+
+if TYPE_CHECKING:
+    from stoker._engine.transport.reader import Lease
 
 NOT_PLAIN: object = object()
 """Returned by a `PlainMaker` for a batch that needs a worker or the full path of a unit."""
@@ -68,8 +71,8 @@ def _is_of_the_gone(error: BaseException) -> bool:
 
 ADVICE = {
     "Cannot re-initialize CUDA in forked subprocess": (
-        "Stoker: a sample or the collate_fn used CUDA in a forked worker. Leave samples on the CPU and move the batch "
-        "in the training loop (pin_memory=True, batch.to(device, non_blocking=True)); if the worker must use CUDA for "
+        "Stoker: a sample or the collate_fn used CUDA in a forked worker. Leave samples on the CPU and pass device= "
+        "to the loader, or move the batch in the training loop (batch.to(device)); if the worker must use CUDA for "
         "itself, pass multiprocessing_context='spawn'."
     ),
 }
@@ -458,6 +461,16 @@ class Backend(ABC):
     def ready(self) -> int:
         """Number of answers that have arrived and were not yet received."""
         return 0
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether `receive` returns at once with an answer."""
+        return self.ready > 0
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of the batch that was opened last; None if it does not lie in a slot."""
+        return None
 
     @property
     def shares(self) -> bool | None:

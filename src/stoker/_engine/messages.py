@@ -115,10 +115,13 @@ class Freed(NamedTuple):
 
 
 class NeedsMemory(NamedTuple):
-    """The trainer holds no batch that it could release before this unit arrives."""
+    """The trainer holds no batch that it could release before this unit arrives. A device no longer reads the
+    `unregistered` slots in place.
+    """
 
     slots: list[int]
     unit: int
+    unregistered: list[int] = []  # noqa: RUF012 - never written
 
 
 class Streams(NamedTuple):

@@ -217,6 +217,7 @@ class Supervisor:
                     self._slots.put_back(event.slots)
                 case NeedsMemory():
                     self._slots.put_back(event.slots)
+                    self._slots.unregistered(event.unregistered)
                     self._grant(hungry_for=event.unit)
                 case Tick():
                     self._timer, self._is_due = None, True

@@ -126,6 +126,10 @@ class _Outbox:
             _hear(self._bell, seconds)
         return bool(self._answers)
 
+    def has_from(self, unit: int) -> bool:
+        """Returns whether there is an answer of this unit or a later one."""
+        return any(answer.unit >= unit for answer, _ in self._answers.copy())
+
     def take(self) -> tuple[Answer, _RunEnd | None]:
         self._bell.acquire(blocking=False)
         return self._answers.popleft()
@@ -257,6 +261,10 @@ class ThreadBackend(Backend):
                     message=message, worker=worker, batch=batch, unit=unit, mark=mark, seconds=seconds, index=index
                 )
             )
+
+    @property
+    def has_answer(self) -> bool:
+        return self._answers.has_from(self._dropped_below)
 
     def stacks(self) -> str:
         return "\n".join(f"Worker {number}:\n{_stack_of(thread)}" for number, thread in enumerate(self._threads))

@@ -50,8 +50,8 @@ async def settled(sample: Any) -> Any:
     return await sample if type(sample) is CoroutineType else sample
 
 
-def together(samples: Iterable[Any]) -> Any:
-    """Returns the samples as a list; if there are coroutines among them, a coroutine with the list of all samples.
+def together(samples: Iterable[Any], go_on: Callable[[list[Any]], Any] = list) -> Any:
+    """Returns `go_on` of the list of samples; if there are coroutines among them, a coroutine with that result.
 
     They are awaited one after another, so that random numbers are drawn in their order.
     """
@@ -61,12 +61,12 @@ def together(samples: Iterable[Any]) -> Any:
     except BaseException:
         close(made)
         raise
-    return _all_of(made) if CoroutineType in map(type, made) else made
+    return _all_of(made, go_on) if CoroutineType in map(type, made) else go_on(made)
 
 
-async def _all_of(samples: list[Any]) -> list[Any]:
+async def _all_of(samples: list[Any], go_on: Callable[[list[Any]], Any]) -> Any:
     try:
-        return [await settled(sample) for sample in samples]
+        return go_on([await settled(sample) for sample in samples])
     finally:
         close(samples)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from stoker._core import nominal
-from stoker.datasets.awaited import then, together
+from stoker.datasets.awaited import together
 from stoker.datasets.base import Dataset
 from stoker.datasets.gather import Indices, all_or_none, gather_from, gather_rows, layout_of, row_layout
 
@@ -48,9 +48,9 @@ class StackDataset(Dataset[T_co], nominal.base("StackDataset")):  # type: ignore
     def __getitem__(self, index: Any) -> Any:
         """Returns the samples of all datasets at `index`."""
         if isinstance(self.datasets, dict):
-            samples = together(dataset[index] for dataset in self.datasets.values())
-            return then(samples, lambda values: dict(zip(self.datasets, values, strict=True)))
-        return then(together(dataset[index] for dataset in self.datasets), tuple)
+            samples = (dataset[index] for dataset in self.datasets.values())
+            return together(samples, lambda values: dict(zip(self.datasets, values, strict=True)))
+        return together((dataset[index] for dataset in self.datasets), tuple)
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         """Returns the samples at `indices`, in that order; `__getitems__` of a dataset that has it is called once.

@@ -89,7 +89,7 @@ class ViewsDataset(Dataset[T_co]):
             sample, transform = self.dataset[place // self.n], self.transform
             return sample if transform is None else then(sample, lambda each: transform(each, place % self.n))
         if self.transform is None:
-            return then(together(self.dataset[place] for _ in range(self.n)), tuple)
+            return together((self.dataset[place] for _ in range(self.n)), tuple)
         return then(self.dataset[place], partial(_all, n=self.n, transform=self.transform))
 
     def set_epoch(self, epoch: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.datasets.awaited import then, together
+from stoker.datasets.awaited import together
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch
 from stoker.datasets.gather import Indices, all_or_none, gather_from, inside, layout_of
@@ -60,7 +60,7 @@ class ZipDataset(Dataset[tuple[Any, ...]]):
             IndexError: `index` is out of range.
         """
         place = absolute(index, len(self))
-        samples: tuple[Any, ...] = then(together(dataset[place] for dataset in self.datasets), tuple)
+        samples: tuple[Any, ...] = together((dataset[place] for dataset in self.datasets), tuple)
         return samples
 
     def gather_layout(self) -> Any:

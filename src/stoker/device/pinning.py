@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import warnings
-from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any
 
 from stoker import errors
+from stoker.device import fields
 
 
 def can_pin(pin_memory: bool, pin_memory_device: str, output: str = "torch") -> bool:
@@ -62,32 +61,4 @@ def pin(batch: Any) -> Any:
 
     Containers keep their types; other values without `pin_memory()` stay unchanged.
     """
-    if hasattr(batch, "pin_memory"):
-        return batch.pin_memory()
-    if isinstance(batch, (str, bytes)):
-        return batch
-    if isinstance(batch, Mapping):
-        pinned = {key: pin(value) for key, value in batch.items()}
-        try:
-            if isinstance(batch, MutableMapping):
-                clone = copy.copy(batch)  # keeps attributes that the constructor does not take
-                clone.update(pinned)
-                return clone
-            return type(batch)(pinned)  # type: ignore[call-arg]
-        except TypeError:
-            return pinned
-    if isinstance(batch, tuple):
-        items = [pin(item) for item in batch]
-        return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
-    if isinstance(batch, Sequence):
-        items = [pin(item) for item in batch]
-        try:
-            if isinstance(batch, MutableSequence):
-                changed = copy.copy(batch)
-                for place, item in enumerate(items):
-                    changed[place] = item
-                return changed
-            return type(batch)(items)  # type: ignore[call-arg]
-        except TypeError:
-            return items
-    return batch
+    return fields.mapped(batch, lambda _, value: value.pin_memory() if hasattr(value, "pin_memory") else fields.INSIDE)

@@ -241,6 +241,8 @@ class LoaderHooks(Observer):
             except StopIteration:
                 del vars(self_)[MARK]
                 recorder.end(record, asked, clock())
+                if copies := getattr(self_, "copies", None):
+                    recorder.note({"loader": record.loader, "copies": copies})
                 raise
             except Exception as error:
                 self.faults.raised(error, clock())

@@ -65,6 +65,7 @@ class MeasuredLoader:
         noted: notes of the samples of some epochs, as they were written.
         faults: of its samples and workers.
         chosen: the number of workers that `--auto` has chosen, in words.
+        copies: of its batches to devices up to the end of its latest epoch (`Report.copies`).
     """
 
     about: dict[str, Any]
@@ -77,6 +78,7 @@ class MeasuredLoader:
     noted: list[dict[str, Any]] = field(default_factory=list)
     faults: FaultLog = field(default_factory=FaultLog)
     chosen: str | None = None
+    copies: dict[str, float] = field(default_factory=dict)
 
     @property
     def restarts(self) -> bool:
@@ -303,6 +305,8 @@ class Measurements:
                 chosen.chosen = record["chosen"]
         elif "bytes" in record:
             self._loaders[file, record["loader"]].sizes.append(record["bytes"])
+        elif "copies" in record:
+            self._loaders[file, record["loader"]].copies = record["copies"]
         elif "sampled" in record:
             self._loaders[file, record["loader"]].sampled += record["sampled"]
         elif "noted" in record:

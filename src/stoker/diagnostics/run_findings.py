@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from stoker.diagnostics.fault_log import NONE
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements
 from stoker.diagnostics.process_tree import MemoryReading, ProcessHistory
+from stoker.extend import copies_in_words
 
 JUDGED = 40
 """Loaders whose workers' memory is judged; those whose workers made most batches."""
@@ -28,12 +29,15 @@ def growth_of(known: Measurements, loaders: Sequence[MeasuredLoader]) -> dict[in
 
 
 def findings_of_loaders(known: Measurements) -> list[dict[str, Any]]:
-    """Returns of each loader its `faults` and its `worker_growth` (None if there is none), as plain JSON values."""
+    """Returns of each loader its `faults`, its `worker_growth` and its `copies` to devices (None if there are none), as
+    plain JSON values.
+    """
     growing = growth_of(known, known.loaders)
     return [
         {
             "faults": loader.faults.as_dict(known.begun),
             "worker_growth": growing[number].as_dict() if number in growing else None,
+            "copies": loader.copies or None,
         }
         for number, loader in enumerate(known.loaders)
     ]
@@ -67,11 +71,12 @@ def engine_lines(known: Measurements) -> Iterator[str]:
 
 
 def finding_lines(known: Measurements, loaders: Sequence[MeasuredLoader]) -> list[str]:
-    """Returns a line for each loader with faults, and for each whose workers grow.
+    """Returns a line for each loader with faults, for each that copies to devices, and for each whose workers grow.
 
     Of a loader of Stoker's without faults a line says so, if no other one is to be shown.
     """
     lines = [f"{loader.name}: {loader.faults.text}." for loader in loaders if loader.faults.counts]
+    lines += [f"{loader.name}: {copies_in_words(loader.copies)}." for loader in loaders if loader.copies]
     if known.faults.counts:
         lines += [f"{one['what']}: {one['text']}" for one in known.faults.named]
     for growth in growth_of(known, loaders).values():

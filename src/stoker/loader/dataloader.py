@@ -103,6 +103,18 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             counts as waiting.
         pin_memory_device: deprecated by torch, and ignored.
 
+    Args: devices
+        device: where batches arrive: "cuda", "cuda:1", "xpu", "mps", a `torch.device`; None or "cpu" leaves them on the
+            host. Each is copied once, while the last one computes; without workers, when it is asked for. By field: a
+            mapping from keys of the batch, places in a tuple or dotted paths to devices, with `...` as the last key for
+            all others; or a function of (path, tensor) that returns a device or None. What is not named stays on the
+            host. Objects with a `to()` of their own move themselves.
+        prefetch_to_device: batches that are copied before they are asked for, as far as an eighth of the device's
+            memory holds them. Needs workers.
+        device_buffers: number of sets of fixed device memory that batches use in turn, for CUDA graphs: a batch is
+            valid up to the n-th `next()` after it, and a captured graph belongs to one set. Batches of another shape
+            have sets of their own. One more copy, on the device.
+
     Args: workers
         num_workers: number of workers; 0 makes batches in the training process. `"auto"` begins with as many as
             affinity, cgroup and memory allow, finds the best number during the first batches (up to four for each CPU
@@ -193,6 +205,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         CannotSendError: at `iter()`, with a clean interpreter: names the path of the object that cannot be sent.
         MissingExtraError: `output="torch"` without torch; `pin_memory=True` without it, at `iter()`.
         WorkerStartError, MemoryLimitError, QuarantineError: at `iter()`.
+        DeviceError: at `next()`: a device is not there, a batch lacks a field of `device=`, or a stream is captured.
         EventLoopError: at `iter()`, with `num_workers=0` in a thread that runs an event loop, as a notebook does, and a
             dataset whose samples are awaited.
         SamplerError: at the `next()` whose batch is no list of indices, or if a sampler cannot draw as many samples
@@ -270,6 +283,9 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         max_samples_per_worker: int | None = None,
         share_heap: bool = True,
         on_event: Listener | None = None,
+        device: Any = None,
+        prefetch_to_device: int = 1,
+        device_buffers: int | None = None,
     ) -> None:
         auto = _automatic() if num_workers == "auto" else None
         number = auto.most if auto is not None else argument_checks.integer("num_workers", num_workers, "'auto'")
@@ -391,6 +407,19 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
     ) -> None:
         _end_workers(self)
 
+    def to(self, device: Any) -> Self:
+        """Makes batches arrive on another device, from the next `iter()` on; returns this loader.
+
+        Args:
+            device: as the argument `device`.
+        """
+        record = record_of(self)
+        is_own = vars(self).get("device", self) is record.own()["device"]  # else a subclass's
+        record.move_to(device)
+        if is_own:
+            self.__dict__["device"] = device
+        return self
+
     def set_epoch(self, epoch: int) -> None:
         """Makes `epoch`, counted from 0, the next one. Without calls, epochs follow each other.
 
@@ -403,6 +432,12 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_iterator": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for name, value in record_of(self).own().items():  # options that an earlier version did not have
+            if name not in state and not _has_own(self, name):
+                self.__dict__[name] = value
 
     def __copy__(self) -> Self:
         other = object.__new__(type(self))
@@ -548,7 +583,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         memory, text = ({}, None) if iterator is None else iterator.inspect(stacks)
         options = record.options(self)
         whole = jpeg_reader.decoded_whole(options.jpegs, options.capabilities.own_process)
-        return Report.of(record.ledger, memory, text, whole)
+        return Report.of(record.ledger, memory, text, whole, record.copies.as_dict())
 
     def progress(self, name: str = "batches") -> Iterator[Any]:
         """Returns an iterator over the next epoch that draws a bar on stderr, or in a notebook's cell.

@@ -22,6 +22,7 @@ from stoker.loader.worker_start import birth_of
 from stoker.samplers.random import RandomSampler
 
 if TYPE_CHECKING:
+    from stoker.device.copies import CopyCounts
     from stoker.loader._accounting.ledger import Ledger
     from stoker.loader._autotune.controller import AutotuneController
     from stoker.loader._options.loader_options import LoaderOptions
@@ -55,6 +56,8 @@ def _rows(options: LoaderOptions, record: LoaderRecord, auto: AutotuneController
         yield "auto", auto.text(options)
     yield "ahead", _ahead(options, record.ledger)
     yield "collation", _collation(options)
+    if options.device is not None:
+        yield "device", _device(options, record.copies)
     yield "compiled", _compiled()
     if (images := jpeg_reader.in_words(options.jpegs, options.capabilities.own_process)) is not None:
         yield "images", images
@@ -183,6 +186,21 @@ def _collation(options: LoaderOptions) -> str:
         return f"{name}, {options.output} leaves"
     how = "straight into shared memory" if own else "what it returns is copied into shared memory once"
     return f"{name}, in the worker, {how}, {options.output} leaves"
+
+
+def _device(options: LoaderOptions, copies: CopyCounts) -> str:
+    names = "by a function" if callable(options.device) and not hasattr(options.device, "type") else options.device
+    ahead = options.prefetch_to_device if options.capabilities.has_workers else 0
+    when = f"{ahead} ahead" if ahead else "when they are asked for"
+    text = f"{names}: batches are copied on a stream of their own, {when}"
+    if options.device_buffers is not None:
+        text += f", and delivered in {options.device_buffers} fixed sets of memory in turn"
+    if copies.registered:
+        text += f"; {copies.registered:,} slots of workers were registered, and are read in place"
+    elif copies.batches:
+        why = f" ({copies.why_staged})" if copies.why_staged else ""
+        text += f"; up to now all went through pinned memory{why}"
+    return text
 
 
 def _compiled() -> str:

@@ -1,9 +1,11 @@
 """The iterator of all backends.
 
 A batch passes through five stages. *Take*: units are planned, submitted ahead, and answered (`UnitQueue`). *Account*:
-the batch is counted. *Open*: the backend gives the batch. *Transfer*: it is moved, at present into pinned memory.
-*Deliver*: the user's place moves on. An epoch in process that needs no more than samples and collation takes the
-short path instead (`short_path`).
+the batch is counted. *Open*: the backend gives the batch. *Transfer*: it is moved, into pinned memory or to a device.
+*Deliver*: the user's place moves on. A batch that is copied to a device ahead is opened and transferred before it is
+taken. An epoch in process that needs no more than samples and collation takes the short path instead (`short_path`).
+
+The file is long because an exception between two of these stages must leave the batch for the next `next()`.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from stoker._engine.transport.reader import Lease
+    from stoker.device.stage import DeviceStage
     from stoker.loader._options.loader_options import LoaderOptions
 
 
@@ -81,8 +85,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         first, record.goes_on = not record.goes_on, False
         self._follow(loader, record, first)
         options = self._options
-        pins = pinning.can_pin(options.pin_memory, options.pin_memory_device, options.output)
-        self._transfer: Callable[[Any], Any] | None = pinning.pin if pins else None
+        self._pins = pinning.can_pin(options.pin_memory, options.pin_memory_device, options.output)
         self._timeout = float(options.timeout) if options.timeout else None
         self._meanwhile = options.num_workers > 0  # workers run while the user has a batch
         self._accounted: tuple[Answer, Step] | None = None  # about to be delivered
@@ -93,6 +96,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._accounts = Accounting(options, record.ledger, self._dispatcher)
         ahead = Prefetch(options, record.ledger)
         self._units = UnitQueue(options, record, ahead, self._dispatcher.steps, self._accounts)
+        self._device: DeviceStage | None = None
         self._backend: Backend | None = self._new_backend(loader, options, record)
         self._rewind()
         self._start.draw_ahead()
@@ -103,13 +107,16 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._length_told = self._options.reported_length
         self._epoch: epoch.Epoch | None = None
         self._short: ShortPath | None = None
-        self._may_be_short = not (self._meanwhile or self._options.is_stream)
+        self._early: BaseException | None = None  # met while a batch was looked for that was not asked for
         self._finished = False
         self._num_yielded = 0  # torch's name, read by some checkpoint code
         left = self._units.rewind(self._record, self.workers)
         for answer in left if self._accounted is None else [*left, self._accounted[0]]:
-            self._open_backend().discard(answer)
+            self._discard(self._open_backend(), answer)
         self._accounted = None
+        self._device = self._record.device_stage(self._options, self._pins)
+        moves = self._device is not None or self._pins
+        self._may_be_short = not (self._meanwhile or self._options.is_stream or moves)
 
     def _reset(self, loader: IteratedLoader, first_iter: bool = False) -> None:
         """Starts a new epoch on the same workers; units under way for the last epoch are dropped.
@@ -203,6 +210,12 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
                 self._num_yielded += 1
                 return batch
             self._short = None
+        if self._early is not None:
+            early, self._early = self._early, None
+            self._heed(early, backend)
+            raise early
+        if self._device is not None:
+            self._device.begin()
         if self._epoch is None:
             self._begin(asked)
         try:
@@ -238,7 +251,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         """Returns the short path, if nothing of this epoch needs more; else None."""
         if self._epoch is None or (self._num_yielded > TRIES and self._num_yielded % TRIES):
             return None
-        if self._transfer is None and self._units.is_idle:
+        if self._units.is_idle:
             self._short = short_path(
                 backend, self._epoch, self._ledger, self._accounts, self._dispatcher, self._progress
             )
@@ -246,17 +259,49 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
 
     def _opened(self, backend: Backend, answer: Answer, step: Step) -> Any:
         try:
+            if self._device is not None:
+                batch = self._device.take(answer.unit, step, functools.partial(_with_lease, backend, answer))
+                self._copy_ahead(self._device, backend)
+                return batch
             batch = backend.open(answer)
-            return batch if self._transfer is None else self._transfer(batch)
+            return pinning.pin(batch) if self._pins else batch
         except Exception as error:  # of a class of the user's; the next call returns the next batch
+            if self._device is not None and self._device.keeps(answer.unit):
+                raise
             if not tears(error):
+                self._forget_copy(answer)
                 self._accounted = None
                 self._accounts.not_opened(answer, step, error)
                 self._received(answer, step)
             raise
 
+    def _copy_ahead(self, device: DeviceStage, backend: Backend) -> None:
+        """Begins to copy batches that are there and were not asked for. An error of theirs is for the next `next()`."""
+        try:
+            for answer, step in self._units.arrived(backend):
+                if not device.has_room():
+                    return
+                if not device.has(answer.unit):
+                    device.copy_ahead(answer.unit, step, functools.partial(_with_lease, backend, answer))
+        except Exception as error:
+            if tears(error):
+                raise
+            self._early = error
+
+    def _discard(self, backend: Backend, answer: Answer) -> None:
+        """Frees the batch of an answer that is not delivered, opened or not."""
+        if self._device is not None and self._device.has(answer.unit):
+            self._device.drop(answer.unit)
+        else:
+            backend.discard(answer)
+
+    def _forget_copy(self, answer: Answer) -> None:
+        if self._device is not None:
+            self._device.drop(answer.unit)
+
     def _deliver(self, answer: Answer, step: Step) -> None:
         """Counts a batch, or its error, as received by the user."""
+        self._forget_copy(answer)
         self._accounted = None
         if answer.kind == "batch":
             self._num_yielded += 1
@@ -342,7 +387,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
             try:
                 accounts.deliver(answer, step)
             except errors.StokerError as error:
-                backend.discard(answer)
+                self._discard(backend, answer)
                 _before(error, self._dispatcher.flush)
                 raise
         self._accounted = answer, step
@@ -382,6 +427,8 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         finally:  # a listener may raise
             if backend is not None:
                 backend.close()
+                if self._device is not None:
+                    self._device.close()
         self._units.flush_guesses()
 
     def inspect(self, stacks: bool) -> tuple[dict[str, int], str | None]:
@@ -391,6 +438,11 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
             return {}, None
         sizes = {name: size for name, size in backend.memory().items() if size}
         return sizes, backend.stacks() if stacks else None
+
+    @property
+    def copies(self) -> dict[str, float]:
+        """Returns the counts of the loader's copies to devices so far (`Report.copies`)."""
+        return self._record.copies.as_dict()
 
     @property
     def is_open(self) -> bool:
@@ -419,6 +471,10 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
             )
         warnings.warn(message, stacklevel=users_level())
+
+
+def _with_lease(backend: Backend, answer: Answer) -> tuple[Any, Lease | None]:
+    return backend.open(answer), backend.lease
 
 
 def _raised(error: Any) -> BaseException:

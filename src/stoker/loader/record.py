@@ -16,11 +16,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from stoker import collate, errors
 from stoker._core.exceptions import users_level
 from stoker._engine.timings import TimingSink
+from stoker.device.buffers import DeviceBuffers
+from stoker.device.copies import CopyCounts
+from stoker.device.fields import Placement
+from stoker.device.stage import DeviceStage
 from stoker.loader._accounting.ledger import Ledger
 from stoker.loader._autotune.hint import Hint
 from stoker.loader._epoch.epoch_counter import EpochCounter, SilentEpochs
 from stoker.loader._epoch.progress import Progress
 from stoker.loader._job import jpeg_reader
+from stoker.loader._options import argument_checks
 from stoker.loader._options.loader_options import STOKERS, TORCHS, LoaderOptions
 from stoker.loader._state.schema import START, Place
 
@@ -57,11 +62,14 @@ class LoaderRecord:
         is_gathered: whether a framework's checkpoints hold the states of all ranks, as `StokerCallback` gathers them.
         skipped: an epoch that has not begun, and the batches that `skip()` leaves out of it.
         drawn: names of the random generators that samples have drawn from.
+        copies: counts the copies of batches to devices.
+        device_buffers: the fixed memory of batches on the device, from the first epoch with `device_buffers=` on.
         goes_on: whether the next iterator takes the place of one whose workers were kept, with another number of them:
             like that one it draws no seed.
     """
 
     goes_on = False  # of the class, as pickles of former versions lack it
+    device_buffers: DeviceBuffers | None = None
 
     def __init__(self, options: LoaderOptions, auto: AutotuneController | None) -> None:
         self._made_with = options
@@ -79,6 +87,21 @@ class LoaderRecord:
         self.is_gathered = False
         self.skipped: tuple[int, frozenset[int]] | None = None
         self.drawn: tuple[str, ...] = ()
+        self.copies = CopyCounts()
+
+    def device_stage(self, options: LoaderOptions, pins: bool) -> DeviceStage | None:
+        """Returns the transfer of the next epoch's batches to devices; None if they stay on the host."""
+        if options.device is None or (placement := Placement(options.device)).is_of_host:
+            return None
+        if options.device_buffers is not None and self.device_buffers is None:
+            self.device_buffers = DeviceBuffers(options.device_buffers, self.tell_once)
+        ahead = options.prefetch_to_device if options.num_workers else 0  # else the next batch is not made yet
+        return DeviceStage(placement, ahead, self.tell_once, self.copies, pins, self.device_buffers)
+
+    def move_to(self, device: Any) -> None:
+        """Sends batches to another device, from the next `iter()` on."""
+        argument_checks.check_device(device, self._made_with.output, self._made_with.device_buffers)
+        self._made_with = dataclasses.replace(self._made_with, device=device)
 
     def learn_drawn(self, names: Iterable[str]) -> None:
         """Records generators that samples have drawn from. Workers get them with their next units."""
@@ -200,12 +223,17 @@ class LoaderRecord:
             self.told.add(text)
             warnings.warn(text, errors.StokerWarning, stacklevel=users_level())
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({"copies": CopyCounts(), **state})  # a pickle of before has none
+
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process counts and measures for itself, from the start of this one's next epoch
         own = {
             "progress": Progress(self.resumed or START),
             "ledger": Ledger(),
             "latest": None,
+            "copies": CopyCounts(),
+            "device_buffers": None,
             "timing_sink": None,
             "sampled": False,
         }

@@ -4,8 +4,9 @@ the short path.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stoker import errors
@@ -131,6 +132,22 @@ class UnitQueue:
                 return answer
             self._progress.streamed(answer.worker, answer.report, ended=True)
             self._top_up(backend)
+
+    def arrived(self, backend: Backend) -> Iterator[tuple[Answer, Step]]:
+        """Yields the next batches and their steps, as far as they have arrived, and leaves them here."""
+        place = 0
+        while True:
+            if self._in_order:
+                answer = self._answers.get(self._due + place)
+            else:
+                answer = next(itertools.islice(self._answers.values(), place, None), None)
+            if answer is None and self._outstanding and backend.has_answer:
+                self._receive(backend, None)
+                continue
+            if answer is None or answer.kind != "batch":
+                return
+            yield answer, self._steps[answer.unit]
+            place += 1
 
     def _ready(self) -> Answer | None:
         if not self._in_order and self._answers:

@@ -12,6 +12,7 @@ class Memory:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.taken: dict[int, Slot] = {}
+        self.registered: set[int] = set()
         self._given = 0
 
     @property

@@ -54,6 +54,8 @@ class Posted:
     def __init__(self) -> None:
         self.numbers: list[int] = []
 
+    registered: set[int] = set()  # noqa: RUF012 - never written
+
     def collect(self) -> list[int]:
         numbers, self.numbers = self.numbers, []
         return numbers

@@ -299,6 +299,29 @@ def test_a_cancelled_sample_is_an_error_of_its_own(how: dict[str, Any]) -> None:
         assert epoch(make, on_error="skip", max_error_rate=None, **how) == [0, 1, *range(3, 24)]
 
 
+@on_all
+def test_sample_that_cancels_all_tasks_stops_no_other(how: dict[str, Any]) -> None:
+    async def make(index: int) -> int:
+        if index == 2:
+            for task in asyncio.all_tasks():
+                task.cancel()
+        return index  # no await: the others are between two samples
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StokerWarning)
+        found = epoch(make, on_error="skip", max_errors=None, max_error_rate=None, **how)
+    assert set(found) <= {*range(24)} and len(found) >= 8
+
+
+def test_an_error_of_the_loop_itself_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(async_samples.InFlight, "put", broken)
+    with pytest.raises(MemoryError):
+        epoch(itself)
+
+
 def test_sample_that_swallows_its_cancellation_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_samples, "CANCELLED", 0.05)
     release: list[asyncio.Event] = []

@@ -237,6 +237,7 @@ def test_every_argument_is_an_attribute_under_its_own_name() -> None:
         "in_order": False,
         "worker_method": "thread",
         "threads_per_worker": 1,
+        "concurrency": 0,
         "seeding": "sample",
         "shard": "none",
         "seed": 5,

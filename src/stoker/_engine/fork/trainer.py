@@ -72,7 +72,7 @@ from stoker._engine.supervision.rules import Rules
 from stoker._engine.tracebacks import users_stacks
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Slot
-from stoker._engine.transport.reader import SharedSlot
+from stoker._engine.transport.reader import Lease, SharedSlot
 from stoker._engine.transport.writer import Packed, Written
 from stoker.events import Event, ForkDeadlock, HelperDied
 
@@ -121,6 +121,7 @@ class ProcessBackend(Backend):
         self._gave_back = 0.0  # time at which slots were last given back to a unit that waits for memory
         self._hungry_for: int | None = None  # the unit for which the zygote got the last `NeedsMemory`
         self._shares: bool | None = None  # whether workers share units
+        self._lease: Lease | None = None  # of the batch that was opened last
         self._fork_deadlocks = 0
         self._ever_worked = False
         self._owner = os.getpid()
@@ -227,6 +228,10 @@ class ProcessBackend(Backend):
         return len(self._inbox)
 
     @property
+    def lease(self) -> Lease | None:
+        return self._lease
+
+    @property
     def shares(self) -> bool | None:
         return self._shares
 
@@ -286,7 +291,7 @@ class ProcessBackend(Backend):
             return SERVED
         gc.collect()  # batches in cycles hold slots
         self._hungry_for = due
-        self._life.channel.send(NeedsMemory(reader.returned(), due))
+        self._life.channel.send(NeedsMemory(reader.returned(), due, reader.unregister_idle()))
         return PULSE
 
     def _longest_silence(self) -> float:
@@ -477,7 +482,9 @@ class ProcessBackend(Backend):
         life, slot, value = cast("_Arrived", answer.value)
         answer.value = None
         try:
-            return life.reader.read(slot, Written.unpacked(value))
+            batch = life.reader.read(slot, Written.unpacked(value))
+            self._lease = life.reader.latest
+            return batch
         finally:
             life.unopened -= 1
             self._release(life)

@@ -132,6 +132,14 @@ class SpawnBackend(Backend):
         self._handle([Submit(unit, None, blobs, self._life.reader.returned(), 0)])
 
     @property
+    def has_answer(self) -> bool:
+        if not self._inbox and self._fatal is None:
+            self._handle([Away(time.monotonic() - self._left)])
+            self._listen(0.0)
+            self._left = time.monotonic()
+        return bool(self._inbox)
+
+    @property
     def shares(self) -> bool | None:
         return self._shares
 

@@ -38,6 +38,8 @@ class SlotAllocator:
         self._arena = arena
         self._memory = memory
         self._board = board
+        if board is not None:
+            arena.registered = board.registered
         self._dispatch = dispatch
         self._slots: dict[int, int] = {}  # unit → slot that its worker writes
         self._served: list[int] = []  # the units in `_slots`, in ascending order
@@ -238,6 +240,11 @@ class SlotAllocator:
         """Takes back the slots that the trainer has let go of since the last call."""
         if self._board is not None:
             self.put_back(self._board.collect())
+
+    def unregistered(self, numbers: Sequence[int]) -> None:
+        """Records that no device reads these slots in place any more, so that they may be given back."""
+        self.collect()  # what was posted before
+        self._arena.registered.difference_update(numbers)
 
     def put_back(self, numbers: Sequence[int]) -> None:
         """Marks these slots as free."""

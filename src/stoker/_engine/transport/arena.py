@@ -80,6 +80,7 @@ class Arena:
         self._slots: list[Slot] = []
         self._free: set[int] = set()  # idle slots whose memory is reserved
         self._holes: set[int] = set()  # idle slots whose memory was given back to the system
+        self.registered: set[int] = set()  # slots whose pages a device has: they must stay
         self._end = begin
         self._looked_at = clock()  # time of the last check for idle slots
         self._least_idle = 0  # lowest number of idle slots since that check
@@ -135,9 +136,9 @@ class Arena:
                 reserve.reserve(*self.files.at(slot.offset), slot.capacity, spoken_for())
                 break
             except MemoryLimitError:
-                if not self._free:
+                if not self._free - self.registered:
                     raise
-                self._give_back(max(self._free, key=lambda number: self._slots[number].capacity))
+                self._give_back_largest()
         if slot.number == len(self._slots):
             self._slots.append(slot)
             self._end = slot.offset + slot.capacity
@@ -193,18 +194,19 @@ class Arena:
             self._looked_at, self._least_idle = now, len(self._free)
 
     def trim(self, keep: int) -> None:
-        """Gives idle slots back to the system, the largest first, until at most `keep` remain."""
-        while len(self._free) > keep:
-            self._give_back(max(self._free, key=lambda number: self._slots[number].capacity))
+        """Gives idle slots back to the system, the largest first, until at most `keep` remain, or registered ones."""
+        while len(self._free) > keep and self._free - self.registered:
+            self._give_back_largest()
         self._least_idle = min(self._least_idle, len(self._free))
 
     def _best(self, numbers: set[int], size: int) -> Slot | None:
         """Returns the smallest slot that holds `size` bytes and wastes at most half of itself."""
         most = 2 * rounded(size)
         fitting = [self._slots[n] for n in numbers if size <= self._slots[n].capacity <= most]
-        return min(fitting, key=lambda slot: slot.capacity, default=None)
+        return min(fitting, key=lambda slot: (slot.capacity, slot.number not in self.registered), default=None)
 
-    def _give_back(self, number: int) -> None:
+    def _give_back_largest(self) -> None:
+        number = max(self._free - self.registered, key=lambda number: self._slots[number].capacity)
         slot = self._slots[number]
         self._free.discard(number)
         self._holes.add(number)
@@ -218,11 +220,13 @@ class Arena:
 # board whenever it needs a slot.
 #
 # A byte has one writer at a time: the trainer while it holds the lease, otherwise the zygote. There is no lock, so
-# either process may die.
+# either process may die. A slot that a device reads in place is posted as registered: the zygote must not punch it.
 
 
 SIZE = PAGE
 """Bytes at the beginning of the arena's file, one for each of the first slots. Later slots are returned by message."""
+
+_RELEASED, _REGISTERED = b"\1", b"\2"
 
 
 class Board:
@@ -242,6 +246,7 @@ class Board:
         self._owner = os.getpid()
         self._mapping = Mapping(descriptor, 0, SIZE)
         self._bytes = self._mapping.part(0, SIZE)
+        self.registered: set[int] = set()  # slots that were registered when they were posted last
 
     @classmethod
     def where_allowed(cls, descriptor: int) -> Board | None:
@@ -257,21 +262,23 @@ class Board:
         """Returns whether this slot has a byte."""
         return number < SIZE
 
-    def post(self, number: int) -> None:
+    def post(self, number: int, registered: bool = False) -> None:
         """Marks the slot as released. The caller must not touch the slot until it receives it again.
 
         Does nothing in a fork of the process that made this board: there, batches of vanished threads are destroyed
         before any at-fork hook runs, while the parent still uses them.
         """
         if os.getpid() == self._owner:
-            self._bytes[number] = b"\1"
+            self._bytes[number] = _REGISTERED if registered else _RELEASED
 
     def collect(self) -> list[int]:
         """Returns the slots posted since the last call."""
         posted, numbers = self._bytes.raw, []
-        at = posted.find(1)
-        while at >= 0:
-            self._bytes[at] = b"\0"
-            numbers.append(at)
-            at = posted.find(1, at + 1)
+        for mark, note in ((_RELEASED, self.registered.discard), (_REGISTERED, self.registered.add)):
+            at = posted.find(mark)
+            while at >= 0:
+                self._bytes[at] = b"\0"
+                numbers.append(at)
+                note(at)
+                at = posted.find(mark, at + 1)
         return numbers

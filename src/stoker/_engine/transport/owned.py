@@ -211,5 +211,12 @@ def pending() -> bool:
     return bool(_waiting)
 
 
+def _leave_to_parent() -> None:
+    _of_parent.extend(_waiting)  # not dropped: tensors of a device would be freed by a process without its context
+    _waiting.clear()
+
+
+_of_parent: list[object] = []
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_waiting.clear)  # an event belongs to the process that made it
+    os.register_at_fork(after_in_child=_leave_to_parent)  # an event belongs to the process that made it

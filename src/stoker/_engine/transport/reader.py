@@ -17,13 +17,13 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from stoker._core.machine.reserve import check, punch
-from stoker._engine.transport import leaves, owned, segments
+from stoker._engine.transport import leaves, owned, registered, segments
 from stoker._engine.transport.arena import Board, Slot
 from stoker._engine.transport.leaves import SMALL, Leaf, Opaque
 from stoker._engine.transport.owned import Array, Hold, Owned, tensor_over
@@ -53,6 +53,14 @@ class Home:
     def __init__(self, board: Board | None) -> None:
         self.gone: deque[Lease] = deque()
         self.board = board  # None: there is no board, or the zygote no longer reads it
+        self.registered: dict[int, registered.Registration] = {}  # by the number of the slot
+
+    def post(self, number: int) -> bool:
+        """Posts a released slot on the board, and whether it is registered; returns whether the board has it."""
+        if self.board is None or not self.board.has(number):
+            return False
+        self.board.post(number, number in self.registered)
+        return True
 
 
 class Lease:
@@ -60,7 +68,8 @@ class Lease:
 
     def __init__(self, slot: Slot, home: Home) -> None:
         self.slot = slot
-        self._mapping: Mapping | None = None  # lives as long as the exporter
+        self.mapping: Mapping | None = None  # lives as long as the exporter
+        self.views = 0  # arrays and tensors over the slot, as the batch was read
         self.holds = 0
         self.begun = False
         self.retired = False
@@ -73,7 +82,7 @@ class Lease:
 
     def export(self, mapping: Mapping) -> Exporter:
         """Returns a buffer over the slot. The lease ends when the buffer is garbage collected."""
-        self._mapping = mapping
+        self.mapping = mapping
         self.begun = True
         exporter = mapping.part(0, self.slot.capacity)
         self._reference = weakref.ref(exporter, self._exporter_gone)
@@ -83,6 +92,26 @@ class Lease:
     def hold(self) -> Hold:
         """Returns a hold of the slot, which lasts beyond the last view; an inactive one if no view is left."""
         return Hold(None if self._reference is None else self._reference())
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether a device reads the slot in place."""
+        return self.slot.number in self._home.registered
+
+    @property
+    def can_register(self) -> bool:
+        """Whether the slot may be registered: its owner learns of it by the board alone."""
+        board = self._home.board
+        return self.mapping is not None and board is not None and board.has(self.slot.number)
+
+    def note_registered(self, unregister: Callable[[int], None]) -> None:
+        """Records that the slot is registered with a device, until `unregister` is called with its address."""
+        assert self.mapping is not None
+        self._home.registered[self.slot.number] = registered.Registration(self.mapping, unregister, self)
+
+    def unregister(self) -> None:
+        """Ends the registration of the slot, which no copy reads now."""
+        self._home.registered.pop(self.slot.number).end()
 
     def watch_storage(self, storage: torch.UntypedStorage) -> None:
         """Extends the lease if `storage`, made over the exporter, outlives it.
@@ -124,15 +153,15 @@ class Lease:
         if self._storages:
             _moved.append(self)
             return
-        self._mapping = None
+        self.mapping = None
         _open.discard(self)
         self.retired = self.retired or bool(_forks and not self.holds)  # a fork in progress may see the slot
         board = self._home.board
         self.posted = board is not None and board.has(self.slot.number) and not (self.holds or self.retired)
         self.over = True
         self._home.gone.append(self)  # before the post: the reader settles this lease before it reads the slot again
-        if board is not None and self.posted:
-            board.post(self.slot.number)
+        if self.posted:
+            self._home.post(self.slot.number)
 
 
 class SharedSlot:
@@ -274,6 +303,7 @@ class Reader:
                     if exporter is None:
                         exporter = lease.export(mapping)
                     view = _built(leaf, exporter, leaf.offset)
+                    lease.views += 1
                     read_leaves.append(view)
                     if not isinstance(view, np.ndarray):
                         lease.watch_storage(view.untyped_storage())
@@ -285,12 +315,27 @@ class Reader:
                 if not is_leased:
                     self.leased_bytes += slot.capacity
                     self._kept[slot.number] = slot
+                if lease.is_registered:
+                    self._home.registered[slot.number].lease = lease
             elif shared is None:
                 self._let_go(slot)
             self.copied_batches += copies
             if shared is not None:
                 shared.lease, shared.exporter = (lease, exporter) if lease.begun else (None, None)
                 self._one_less(shared)
+
+    @property
+    def latest(self) -> Lease | None:
+        """The lease of the batch that was read last; None if no view of a slot is in it."""
+        return self._latest
+
+    def unregister_idle(self) -> list[int]:
+        """Unregisters the slots that are not leased, so that their owner may punch them; returns their numbers."""
+        self._settle()
+        idle = [number for number in self._home.registered if number not in self._kept]
+        for number in idle:
+            self._home.registered.pop(number).end()
+        return idle
 
     def hold(self) -> Hold:
         """Returns a hold of the slot of the batch that was read last (see `owned.py`); an inactive one if
@@ -331,10 +376,7 @@ class Reader:
 
     def _let_go(self, slot: Slot) -> None:
         self._came_back = True
-        board = self._home.board
-        if board is not None and board.has(slot.number):
-            board.post(slot.number)
-        else:
+        if not self._home.post(slot.number):
             self._returned.append(slot.number)
 
     def close(self) -> None:
@@ -345,6 +387,8 @@ class Reader:
         """
         self._home.board = None
         self._settle()
+        registered.left.extend(self._home.registered.values())  # with their mappings
+        self._home.registered.clear()
         self._mappings.clear()
         slots = sorted(self._kept.values(), key=lambda slot: slot.offset)
         for begin, size in self._files.sizes():

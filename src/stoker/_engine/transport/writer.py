@@ -279,8 +279,8 @@ def describe(thing: Memory, smallest: int = SMALL) -> tuple[Memory, int, Leaf] |
     if thing.device.type not in ("cpu", "meta"):
         raise errors.DeviceInWorkerError(
             f"a worker made a batch with a tensor on {thing.device}: workers can only send memory of the CPU. Leave "
-            "the tensor on the CPU in the dataset and the collate_fn, and move the batch in the training loop "
-            "(batch.to(device, non_blocking=True), with pin_memory=True)."
+            "the tensor on the CPU in the dataset and the collate_fn, and pass device= to the loader, or move the "
+            "batch in the training loop (batch.to(device, non_blocking=True), with pin_memory=True)."
         )
     if thing.layout is not torch.strided or thing.is_nested or thing.is_quantized or thing.device.type != "cpu":
         return None

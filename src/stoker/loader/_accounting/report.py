@@ -53,6 +53,8 @@ class Report:
         memory: bytes by name.
         stacks: the workers' stacks, if requested.
         images: where Pillow decodes whole JPEGs, and the change to make; None where it does not, or that is not known.
+        copies: of batches to devices, since the loader was made: `batches`, `bytes`, those of them that were `staged`
+            in pinned memory, and where events tell, the `seconds` of `timed` bytes and those that the device `stalled`.
     """
 
     epoch: Counts
@@ -64,6 +66,7 @@ class Report:
     memory: Mapping[str, int] = field(default_factory=dict)
     stacks: str | None = None
     images: str | None = None
+    copies: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -72,6 +75,7 @@ class Report:
         memory: Mapping[str, int] | None = None,
         stacks: str | None = None,
         images: str | None = None,
+        copies: Mapping[str, float] | None = None,
     ) -> Report:
         """Returns a report of a ledger's present counts; later counts are not seen."""
         return cls(
@@ -84,10 +88,11 @@ class Report:
             dict(memory or {}),
             stacks,
             images,
+            dict(copies or {}),
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({"images": None, **state})  # a pickle of before has none
+        vars(self).update({"images": None, "copies": {}, **state})  # a pickle of before has none
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the report as plain JSON values."""
@@ -103,6 +108,7 @@ class Report:
             "memory": dict(self.memory),
             "stacks": self.stacks,
             "images": self.images,
+            "copies": dict(self.copies),
         }
         values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
         return values
@@ -124,6 +130,8 @@ class Report:
         if self.epoch.spent > 0:
             waited, spent = self.epoch.waited, self.epoch.spent
             yield "waiting", f"{waited:,.1f} s of {spent:,.1f} s ({waited / spent:.1%}) were spent waiting for a batch"
+        if self.copies:
+            yield "copies", copies_in_words(self.copies)
         if self.images is not None:
             yield "images", self.images
         if self.memory:
@@ -161,6 +169,17 @@ class Report:
             ("" if event.worker is None else f"worker {event.worker} ") + f"at {_clock(event.time)}" for event in latest
         )
         return f"{count:,}: {'the latest ' if count > len(latest) else ''}{shown}"
+
+
+def copies_in_words(copies: Mapping[str, float]) -> str:
+    """Returns a sentence on the copies of batches to devices."""
+    text = f"{_size(int(copies['bytes']))} of {int(copies['batches']):,} batches were copied to the device"
+    if copies["staged"]:
+        text += f", {copies['staged'] / copies['bytes']:.0%} of them through pinned memory"
+    if copies["seconds"] > 0:
+        hidden = 1 - min(1.0, copies["stalled"] / copies["seconds"])
+        text += f"; {copies['timed'] / copies['seconds'] / 1e9:,.1f} GB/s, {hidden:.0%} of the time beside the step"
+    return text
 
 
 def _fault(like: Like) -> str:

@@ -11,11 +11,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker._core.machine.cpus import Claim
 from stoker._engine.backend import Answer, Backend
 from stoker.loader._autotune.policy import Choice, Trial
+
+if TYPE_CHECKING:
+    from stoker._engine.transport.reader import Lease
 
 
 class _Unit(NamedTuple):
@@ -64,6 +67,7 @@ class AutotuneBackend(Backend):
         self._turns: dict[int, int] = {}  # unit → turn in which it was handed out
         self._waited = 0.0  # since the last batch was opened
         self._opened: float | None = None
+        self._lease: Lease | None = None  # of the batch that was opened last
         if trial is not None:
             trial.busy = _busy(weakref.ref(far))
             trial.interrupted()
@@ -111,6 +115,14 @@ class AutotuneBackend(Backend):
     @property
     def ready(self) -> int:
         return 0 if self._far is None else self._far.ready
+
+    @property
+    def has_answer(self) -> bool:
+        return self._far is not None and self._far.has_answer
+
+    @property
+    def lease(self) -> Lease | None:
+        return self._lease
 
     @property
     def shares(self) -> bool | None:
@@ -167,10 +179,10 @@ class AutotuneBackend(Backend):
     def open(self, answer: Answer) -> Any:
         if answer.unit in self._nearby:
             self._nearby.discard(answer.unit)
-            batch = answer.value
+            batch, self._lease = answer.value, None
         else:
             assert self._far is not None
-            batch = self._far.open(answer)
+            batch, self._lease = self._far.open(answer), self._far.lease
             self._unopened -= 1
         if self._trial is not None:
             self._note_opened(answer.unit, self._trial)

@@ -29,6 +29,7 @@ from stoker._engine.fork.start_zygote import signals_blocked
 from stoker._engine.process import linux, process_setup
 from stoker._engine.tracebacks import hide_own_frames
 from stoker.errors import MissingExtraError, PreviewError, WorkerTraceback
+from stoker.loader.record import record_of
 
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20
@@ -92,6 +93,8 @@ def _first_batch(loader: Any) -> Any:
     iterator = loader._iterator  # its workers belong to the other process, and must not be ended from here
     for name, value in {**_IN_PROCESS, "_iterator": None}.items():
         object.__setattr__(loader, name, value)
+    if (record := record_of(loader)).own()["device"] is not None:
+        record.move_to("cpu")  # a fork must not use its parent's
     try:
         return next(iter(loader))
     except StopIteration:

@@ -38,7 +38,8 @@ def longest(options: LoaderOptions) -> int:
     """Returns the number of batches in a run at most; 1 if each batch is a unit of its own.
 
     It is one where the order is not known ahead, where a worker has a state of its own, where its threads make several
-    batches at once already, and where memory is bounded, which is divided among batches. A `prefetch_factor` of the
+    batches at once already, where memory is bounded, which is divided among batches, and where batches go to a device
+    from slots of their own. A `prefetch_factor` of the
     user's counts batches, and bounds the run.
     """
     if (
@@ -47,6 +48,7 @@ def longest(options: LoaderOptions) -> int:
         or options.in_flight
         or options.seeding == "worker"
         or options.memory_budget is not None
+        or options.device is not None
         or datapipes.prepares_workers(options)
         or not (epoch.is_computed(options) or may_read_ahead(options))
     ):

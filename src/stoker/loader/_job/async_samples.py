@@ -102,6 +102,7 @@ class Awaiting:
         self._loop = _of_thread.get()
         self._tasks: dict[asyncio.Task[Any], int] = {}  # with the number of samples that each awaits
         self._base = contextvars.copy_context()
+        self._error: BaseException | None = None
 
     def alone(self, fetch: Fetch) -> Fetch:
         """Returns a function that fetches one sample, and waits for it if it is awaited."""
@@ -128,8 +129,14 @@ class Awaiting:
     def _task(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> asyncio.Task[Any]:
         task = self._loop.create_task(coroutine, context=context)
         self._tasks[task] = 0
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._forget(task)
+        if not task.cancelled() and (error := task.exception()) is not None:  # no sample's: those are outcomes
+            self._error = error
+            self._loop.stop()
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
@@ -145,6 +152,8 @@ class Awaiting:
                 return
             task = awaited() if seconds == LOOKS[-1] else None
             _below(() if task is None else tuple(_frames_of(task)), functools.partial(self._run, seconds))
+            if self._error is not None:
+                raise self._error
             self._look()
 
     def _run(self, seconds: float) -> None:
@@ -163,9 +172,7 @@ class Awaiting:
             for task in tasks:
                 task.add_done_callback(self._stop)
             self._cancel(tasks, lambda: not self._tasks)
-            for task in tasks:
-                if task.done() and not task.cancelled():
-                    task.exception()  # else asyncio reports that nobody has asked for it
+            self._error = None
 
     def _cancel(self, tasks: Sequence[asyncio.Task[Any]], have_ended: Callable[[], bool]) -> None:
         """Cancels tasks, and waits until they have ended; for one that goes on nonetheless, not longer than a time."""
@@ -197,9 +204,11 @@ class InFlight:
         self.tasks: dict[int, asyncio.Task[Any]] = {}
 
     def put(self, place: int, outcome: Any) -> None:
-        """Stores an outcome."""
-        self._outcomes[place] = outcome
+        """Stores an outcome, unless all were dropped: it was cancelled, and went on."""
         self.tasks.pop(place, None)
+        if not self._outcomes:
+            return
+        self._outcomes[place] = outcome
         if self._strict and type(outcome) is Raised and not isinstance(outcome.error, SkipSample):
             self._failed = place if self._failed is None else min(place, self._failed)
         outcomes, missing = self._outcomes, self.first_missing
@@ -338,6 +347,11 @@ class AsyncSamples(Awaiting):
         self._begun.clear()
         super().end()
         self._tasks.clear()  # of those that go on nonetheless
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        super()._ended(task)
+        if task.cancelled():  # between two samples
+            self._fill()
 
     def _fill(self) -> None:
         for _ in range(min(self._count - len(self._tasks), len(self._queue))):

@@ -21,6 +21,7 @@ from stoker._core import mistakes, nominal
 from stoker._core.exceptions import users_level
 from stoker._engine.backends import KINDS, Kind
 from stoker.datasets.awaited import is_awaited
+from stoker.device.fields import Placement
 from stoker.errors import MissingExtraError, StokerWarning
 
 DEFAULT_MAX_ERRORS = 100
@@ -213,6 +214,20 @@ def check_output(output: Any) -> None:
             'output="torch" needs torch, which is not installed: install it (the extra stoker[torch]), or choose '
             'output="numpy".'
         )
+
+
+def check_device(device: Any, output: str, buffers: Any) -> None:
+    """Refuses what is no device, a device for arrays, and buffers on no device."""
+    if device is None:
+        if buffers is not None:
+            raise ValueError(f"device_buffers={buffers} are memory of a device: pass device= too, such as 'cuda'.")
+        return
+    if output == "numpy":
+        raise ValueError(
+            "device= moves torch's tensors, and this loader gives NumPy arrays (output='numpy'). Leave device= out and "
+            "move the arrays in the training loop (jax.device_put), or install torch and choose output='torch'."
+        )
+    Placement(device)
 
 
 def check_dataset(dataset: Any, iterable: bool) -> None:

@@ -89,6 +89,9 @@ class LoaderOptions:
     max_samples_per_worker: int | None = None
     share_heap: bool = True
     on_event: Listener | None = None
+    device: Any = None
+    prefetch_to_device: int = 1
+    device_buffers: int | None = None
     # Derived
     is_stream: bool = False
     auto_collation: bool = False
@@ -158,6 +161,7 @@ STOKERS = (
     *("num_replicas", "rank", "mesh", "batches_per_epoch", "max_restarts", "on_error", "max_errors"),
     *("max_error_rate", "quarantine"),
     *("stall_warning", "stall_action", "memory_budget", "max_samples_per_worker", "share_heap", "on_event"),
+    *("device", "prefetch_to_device", "device_buffers"),
 )
 """Options that torch's loader does not have."""
 
@@ -220,8 +224,11 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
         "memory_budget": argument_checks.size("memory_budget", args["memory_budget"], of=of_bytes),
         "max_samples_per_worker": argument_checks.size("max_samples_per_worker", args["max_samples_per_worker"]),
         "share_heap": bool(args["share_heap"]),
+        "prefetch_to_device": argument_checks.count("prefetch_to_device", args["prefetch_to_device"]),
+        "device_buffers": argument_checks.size("device_buffers", args["device_buffers"]),
         "is_stream": is_stream,
     }
+    argument_checks.check_device(args["device"], output, args["device_buffers"])
     argument_checks.check_dataset(dataset, is_stream)
     argument_checks.check_collate(args["collate_fn"])
     shuffle = mine.pop("shuffle")
