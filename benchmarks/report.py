@@ -27,6 +27,7 @@ ORDER = (
         "transport",
         "overhead",
         "installed",
+        "workloads",
         "trainers",
         "start",
         "memory",

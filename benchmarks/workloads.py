@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import datetime
 import os
@@ -88,10 +89,9 @@ def spent() -> float:
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = time.process_time() + ended.ru_utime + ended.ru_stime
     for pid in method.family() - {os.getpid()}:
-        try:
-            used += int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
-        except OSError:
-            continue
+        for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):  # the process's own has its first thread alone
+            with contextlib.suppress(OSError):
+                used += int(thread.read_text().split()[0]) / 1e9
     return used
 
 
@@ -104,7 +104,7 @@ def first_loader(rival: str) -> Figures:
 class Made:
     """A dataset by index whose samples a function makes."""
 
-    def __init__(self, make: Callable[[int], Any], length: int = 1 << 17) -> None:
+    def __init__(self, make: Callable[[int], Any], length: int = 1 << 24) -> None:
         self._make = make
         self._length = length
 
@@ -155,7 +155,7 @@ def digits() -> Any:
     import torch
 
     images, labels = torch.randint(0, 256, (4096, 28, 28), dtype=torch.uint8), torch.randint(0, 10, (4096,))
-    return Made(lambda index: (images[index % 4096].float().div(255)[None], int(labels[index % 4096])))
+    return Made(lambda index: (images[index % 4096].float().div(255)[None], int(labels[index % 4096])), 1 << 20)
 
 
 def stream(samples: Callable[[], Iterator[Any]]) -> Any:
@@ -189,7 +189,7 @@ def shuffled_groups() -> Any:
 def shuffle_buffer() -> Any:
     def samples() -> Iterator[Any]:
         buffer = list(range(1000))
-        for number in range(1000, 1 << 17):
+        for number in range(1000, 1 << 24):
             place = random.randrange(1000)
             yield buffer[place]
             buffer[place] = number

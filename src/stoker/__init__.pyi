@@ -4,6 +4,7 @@
 
 import typing
 
+from stoker import device as device
 from stoker import errors as errors
 from stoker import events as events
 from stoker import extend as extend
@@ -11,6 +12,7 @@ from stoker import images as images
 from stoker._core.worker_info import WorkerInfo as WorkerInfo
 from stoker._core.worker_info import get_worker_info as get_worker_info
 from stoker._engine.fork.heap_sharing import freeze as freeze
+from stoker._engine.machines.cluster import Ray as Ray
 from stoker.collate.default import default_collate as default_collate
 from stoker.collate.default import default_convert as default_convert
 from stoker.collate.detection import DetectionCollator as DetectionCollator
@@ -62,6 +64,8 @@ from stoker.loader._accounting.quarantine import Quarantine as Quarantine
 from stoker.loader._accounting.quarantine import quarantine as quarantine
 from stoker.loader._accounting.report import Report as Report
 from stoker.loader._job.error_policy import ErrorRecord as ErrorRecord
+from stoker.loader._random.batch_draws import BatchDraws as BatchDraws
+from stoker.loader._random.batch_draws import batch_draws as batch_draws
 from stoker.loader._random.sample_rng import sample_rng as sample_rng
 from stoker.loader._state.merging import merge_states as merge_states
 from stoker.loader.dataloader import DataLoader as DataLoader

@@ -131,7 +131,7 @@ class MissingFieldError(BatchError, KeyError):
 
 
 class CannotSendError(StokerError, TypeError):
-    """An object cannot be sent to a clean interpreter: the message names it by its path."""
+    """An object cannot be sent to a clean interpreter, or from a worker: the message names it by its path."""
 
 
 class ClipLengthError(StokerError, ValueError):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import importlib
 import sys
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import stoker.collate
 import stoker.datasets
 import stoker.samplers
+from stoker._core import first_use
 
 PACKAGES = (stoker.collate, stoker.datasets, stoker.samplers)
 
@@ -29,3 +32,21 @@ def test_a_function_is_not_hidden_by_its_module() -> None:
 
     assert stoker.datasets.columns is columns
     assert "stoker.datasets.columnar" in sys.modules
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_collected_as_before_behind_an_import(monkeypatch: pytest.MonkeyPatch, collects: bool) -> None:
+    seen: list[bool] = []
+
+    def imported(name: str) -> object:
+        seen.append(gc.isenabled())
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", imported)
+    (gc.enable if collects else gc.disable)()
+    try:
+        with pytest.raises(ImportError):
+            first_use.loaded("stoker.datasets", "columns", {"columns": "stoker.datasets.columnar"})
+        assert gc.isenabled() is collects and seen == [False]
+    finally:
+        gc.enable()

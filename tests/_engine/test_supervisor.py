@@ -65,10 +65,11 @@ class Machine:
         self.memory = Memory(capacity)
         self._supervisor = Supervisor(workers, Rules(**rules), self.memory, self, None, unpickles, ahead, locks)  # type: ignore[arg-type]
         self.commands: list[Command] = []
-        for number in range(workers):
+        for number in range(workers - rules.get("remote", 0)):
             self.tell(Started(number, 100 + number))
         self.tell(AllStarted(PLENTY))
-        self.commands.clear()
+        if not rules.get("remote"):
+            self.commands.clear()
 
     def own_bytes(self, worker: int) -> int:
         return self.bytes.get(worker, 0)

@@ -40,10 +40,10 @@ ARROWS: dict[str, set[str]] = {
     "_engine.supervision": GROUND | {"_engine.transport"},
     "_engine": GROUND | {"_engine.transport", "_engine.supervision"},
     # where both meet
-    "device": GROUND | {"_engine.transport"},
     # an epoch of a loader, from its random numbers to its reports
     "loader._accounting.observer": GROUND,
     "loader._random": GROUND | {"_engine"},
+    "device": GROUND | {"_engine.transport", "loader._random"},  # operations on batches draw for each sample
     "loader._state": GROUND | {"datasets", "loader._random"},
     "loader._job": GROUND
     | DATA_SIDE
@@ -84,7 +84,7 @@ ABOVE = {"loader.dataloader": "stoker.diagnostics.profile.profiling.*", "loader.
 
 LAZY = {
     *("PIL", "av", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "lmdb", "obstore"),
-    *("psycopg", "pyarrow", "soundfile", "sqlalchemy", "torch", "zarr"),
+    *("psycopg", "pyarrow", "ray", "soundfile", "sqlalchemy", "torch", "zarr"),
     *("PIL", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "isal", "lmdb"),
     *("obstore", "psycopg", "pyarrow", "sqlalchemy", "torch", "zarr"),
     *("PIL", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "lmdb", "obstore"),

@@ -37,7 +37,7 @@ METHODS_OF_THE_LOADER = [
 
 
 def test_stub_is_the_list_of_public_names() -> None:
-    assert stoker.__all__ == sorted([*HOMES, "errors", "events", "extend", "images"])
+    assert stoker.__all__ == sorted([*HOMES, "device", "errors", "events", "extend", "images"])
     assert {*stoker.__all__, "__version__"} <= set(dir(stoker))
     public = {name for name in vars(stoker) if not name.startswith("_")}
     assert {name for name in public - set(stoker.__all__) if not inspect.ismodule(getattr(stoker, name))} == set()

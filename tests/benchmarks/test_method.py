@@ -84,6 +84,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
         ("small_shm", "", ["stoker", "torch"]),
         ("order", "10^10 samples, all", ["stoker", "torch", "torchdata"]),
         ("resume", "which both walk", ["stoker", "torchdata"]),
+        pytest.param("workloads", "rows at once", ["stoker", "torch"], marks=pytest.mark.long),
         ("supervisor", "one unit at a time", ["1,000 workers", "2 workers"]),
         pytest.param("latency", "uneven", ["stoker", "torch", "bare"], marks=pytest.mark.long),
         pytest.param("where", "ready batches", ["stoker", "stoker, hot"], marks=pytest.mark.long),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from stoker._engine.supervision import split_policy
 from stoker.loader._epoch import runs
 from stoker.testing.backends import SAMPLES, BackendSuite, ShardedStream
+from tests._engine.machines.local_cluster import LocalCluster
 
 FORK = "fork" in multiprocessing.get_all_start_methods()
 
@@ -103,3 +104,15 @@ class TestSpawnedSharedBatches(SharedBatches):
     @pytest.fixture(autouse=True)
     def no_fork(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(os, "fork", raising=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FORK, reason="this platform does not fork")
+@pytest.mark.parametrize("workers", [1, 2])
+class TestRemoteWorkers(BackendSuite):
+    """One worker behind the bridge, alone or beside one of this machine."""
+
+    def loader(self, dataset: Any, workers: int, **arguments: Any) -> Any:
+        if workers:
+            arguments |= {"num_workers": workers - 1, "remote": LocalCluster(1)}
+        return super().loader(dataset, 0, **arguments)

@@ -57,6 +57,10 @@ def test_secrets_are_not_shown() -> None:
     assert shown("https://me:se/cr@et@host/a") == "https://host/a"
 
 
+def test_a_stream_of_a_function_names_it() -> None:
+    assert repr(stoker.from_iterable(no_io)) == "<FromIterable of no_io>"
+
+
 class Mine(stoker.Dataset[int]):
     def __len__(self) -> int:
         raise AssertionError("may take long")

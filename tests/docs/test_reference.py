@@ -21,4 +21,4 @@ def test_the_reference_names_the_public_names() -> None:
     shown = re.findall(r"^::: stoker\.(\w+)$", pages, re.MULTILINE)
     assert len(shown) == len(set(shown))
     of_errors = {name for name in stoker.__all__ if hasattr(errors, name)}  # the page shows all of them
-    assert {*shown, *of_errors, "errors", "extend", "images"} == set(stoker.__all__)
+    assert {*shown, *of_errors, "device", "errors", "extend", "images"} == set(stoker.__all__)

@@ -172,6 +172,25 @@ def test_operations_give_torchvisions_pixels(name: str, interpolation: str) -> N
             assert np.array_equal(np.asarray(change(PHOTO)), np.asarray(expected)), magnitude
 
 
+def test_a_repr_names_interpolation_and_fill() -> None:
+    assert repr(RandAugment(fill=9)).endswith("interpolation='nearest', fill=(9, 9, 9))")
+    assert "num_magnitude_bins=31, interpolation='bilinear'" in repr(TrivialAugmentWide(interpolation="bilinear"))
+    assert repr(RandomRotation(5, fill=(1, 2, 3))).endswith("fill=(1, 2, 3))")
+
+
+def test_a_transform_of_torchvisions_behind_an_array() -> None:
+    with pytest.raises(TypeError) as told:
+        stoker.images.Compose([stoker.images.Resize(32, antialias=None), v1.ColorJitter(0.5)])(encoded(PHOTO))
+    assert told.value.__notes__ == ["ColorJitter was given an array: put PIL.Image.fromarray before it."]
+
+
+@pytest.mark.parametrize("transform", [stoker.images.Resize, stoker.images.RandomResizedCrop])
+def test_antialias_cannot_be_switched_off(transform: Any) -> None:
+    transform(32, antialias=True)
+    with pytest.raises(stoker.ImageArgumentError, match="antialias=False is not possible"):
+        transform(32, antialias=False)
+
+
 def test_policies_apply_what_they_draw() -> None:
     random.seed(5)
     for policy in (RandAugment(num_ops=3, fill=9), TrivialAugmentWide(interpolation=NEAREST)):

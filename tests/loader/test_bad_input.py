@@ -316,6 +316,37 @@ def test_unpicklable_part_is_named_before_a_worker_starts() -> None:
     assert epoch(dataset, {"num_workers": 1, "multiprocessing_context": "fork"}) == [[1], [2]]
 
 
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("generator", r"batch\[0\] is a generator, which .*worker.*; return list\(\.\.\.\) of it"),
+        ("lock", r"batch\[0\]\['a'\]\[1\] is a lock between threads .*; return arrays, tensors, numbers"),
+    ],
+)
+def test_a_batch_that_cannot_be_sent_names_its_part(kind: str, words: str, context: str) -> None:
+    with pytest.raises(CannotSendError, match=words) as told:
+        for _ in stoker.DataLoader(Made(kind), 2, num_workers=1, multiprocessing_context=context, collate_fn=list):
+            pass
+    lines = str(told.value).splitlines()
+    assert len(lines) == 2
+    assert lines[0] == "Caught CannotSendError in DataLoader worker process 0, at samples 0, 1 (2 in the batch)."
+
+
+class Made:
+    """Samples of a kind that does not pickle."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        made = {"generator": (i for i in range(3)), "lock": {"a": [1, threading.Lock()]}}
+        return made[self.kind]
+
+
 # Few descriptors
 
 

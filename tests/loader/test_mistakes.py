@@ -40,6 +40,10 @@ def epoch(library: Any, *args: Any, **kwargs: Any) -> None:
         pass
 
 
+def numbers() -> Any:
+    yield 1
+
+
 def said(action: Callable[[], object]) -> str:
     """The first line of the error or the warning."""
     with warnings.catch_warnings(record=True) as told:
@@ -162,6 +166,31 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str, str | None]] = {
         lambda library: epoch(library, (number for number in range(3))),
         r"TypeError: dataset should have __getitem__ .* got generator. .*pass its function, stoker.from_iterable\(",
         r"TypeError: object of type 'generator' has no len\(\)",
+    ),
+    "a generator function as dataset": (
+        lambda library: epoch(library, numbers),
+        r"TypeError: dataset should .* got function. It is a generator function: pass stoker.from_iterable\(numbers\)",
+        r"TypeError: object of type 'function' has no len\(\)",
+    ),
+    "a zip as dataset": (
+        lambda library: epoch(library, zip([1], [2], strict=True)),
+        r"TypeError: dataset should .* got zip. It has no samples by index: pass list\(...\) of it, or",
+        r"TypeError: object of type 'zip' has no len\(\)",
+    ),
+    "a set as dataset": (
+        lambda library: epoch(library, {1, 2}),
+        r"TypeError: dataset should .* got set. It has no samples by index: pass list\(...\) of it.$",
+        r"TypeError: 'set' object is not subscriptable",
+    ),
+    "a batch sampler as sampler of an array": (
+        lambda library: epoch(library, np.arange(4), 2, sampler=[[0, 1, 2], [3]]),
+        r"BatchError: the sampler yielded a list of 3 indices, .* pass it as batch_sampler=.* stack expects each",
+        None,
+    ),
+    "a length of 0": (
+        lambda library: stoker.BucketBatchSampler([2, 0], 4),
+        r"ValueError: lengths should be positive and finite, but lengths\[1\] is 0: .* stoker.Subset\(dataset, keep\)",
+        None,
     ),
     "True as distributed": (
         lambda library: library.DataLoader(range(3), distributed=True),

@@ -13,10 +13,10 @@ import pytest
 PROGRAM = """
 import sys
 sys.modules["torch"] = None  # quicker
-import os, time
+import os, signal, time
 from stoker import DataLoader, Dataset
 
-how, workers = sys.argv[1], int(sys.argv[2])
+how, workers, restarts = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
 class Photos(Dataset):
@@ -30,6 +30,12 @@ class Photos(Dataset):
             return None
         if index == 5 and how == "exit":
             os._exit(3)
+        if index == 5 and how == "leave":
+            sys.exit("bye")
+        if index == 5 and how == "stop":
+            raise KeyboardInterrupt
+        if index == 5 and how == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
         if index >= 4 and how in ("timeout", "interrupt"):
             time.sleep(60)
         return index
@@ -51,7 +57,9 @@ def main():
         options["worker_init_fn"] = begin
     if how == "timeout":
         options["timeout"] = 1
-    for batch in DataLoader(Photos(), 2, num_workers=workers, max_restarts=0, **options):
+    if how == "argument":
+        options["memory_budget"] = "4GB"
+    for batch in DataLoader(Photos(), 2, num_workers=workers, max_restarts=restarts, **options):
         print("ready", flush=True)
 
 
@@ -67,9 +75,9 @@ def program(tmp_path: Path) -> list[str]:
     return [sys.executable, str(path)]
 
 
-def ended(program: list[str], how: str, workers: int = 2, **environment: str) -> list[str]:
+def ended(program: list[str], how: str, workers: int = 2, restarts: int = 0, **environment: str) -> list[str]:
     """The lines of stderr."""
-    command = [*program, how, str(workers)]
+    command = [*program, how, str(workers), str(restarts)]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=300, env={**os.environ, **environment})
     assert done.returncode == 1
     return done.stderr.strip().splitlines()
@@ -103,11 +111,28 @@ def test_an_error_in_a_worker_is_at_most_20_lines(program: list[str], how: str, 
     assert text.count("exited unexpectedly") <= 1 and text.count("Original Traceback") <= 1
 
 
+@pytest.mark.parametrize("restarts", [0, 5])
+@pytest.mark.parametrize(
+    ("how", "last"), [("leave", "SystemExit: bye"), ("stop", "KeyboardInterrupt"), ("crash", " in __getitem__")]
+)
+def test_a_dead_worker_shows_the_users_frames(program: list[str], how: str, last: str, restarts: int) -> None:
+    lines = ended(program, how, restarts=restarts)
+    text = "\n".join(lines)
+    assert own(lines) <= 2 and len(lines) <= (20 if restarts == 0 else 30), text
+    assert any(line.endswith(last) for line in lines[-2:]), text
+    assert "Extension modules" not in text and "Process stoker-worker" not in text and "zygote" not in text
+
+
 @pytest.mark.parametrize("how", ["sample", "none", "collate"])
 def test_an_error_in_process_shows_the_users_frames(program: list[str], how: str) -> None:
     lines = ended(program, how, 0)
     assert len(lines) <= 16 and own(lines) <= 2, "\n".join(lines)
     assert how == "none" or sum("train.py" in line for line in lines) == 3
+
+
+def test_a_wrong_argument_shows_the_users_frames(program: list[str]) -> None:
+    lines = ended(program, "argument", 1)
+    assert len(lines) <= 14 and own(lines) <= 2 and "2**30" in lines[-1], "\n".join(lines)
 
 
 def test_full_tracebacks_on_request(program: list[str]) -> None:
@@ -125,7 +150,7 @@ def test_a_timeout_says_where_each_worker_is(program: list[str]) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_interrupt_shows_the_users_frames(program: list[str], workers: int, times: int) -> None:
-    command = [*program, "interrupt", str(workers)]
+    command = [*program, "interrupt", str(workers), "0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -83,6 +83,7 @@ def of_files(folder: Path) -> Makers:
         "images.open": lambda: stoker.images.open(at("photo.jpg")),
         "images.info": lambda: stoker.images.info(at("photo.jpg")),
         "images.ImageInfo": lambda: stoker.images.info(at("photo.jpg")),
+        "Ray": lambda: stoker.Ray(60, num_cpus=0.5, resources={"loader": 1}),
         "RetryDataset": lambda: stoker.RetryDataset(stoker.TextLineDataset(at("rows.txt")), attempts=2),
         "InterleaveDataset": lambda: stoker.InterleaveDataset(
             [stoker.TextLineStream(at("rows.txt")), partial(stoker.CSVStream, at("rows.csv"))], open_at_once=2

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import stoker
 from stoker.samplers import BatchSampler, SequentialSampler
 
 
@@ -98,3 +99,18 @@ def test_a_sampler_that_each_iter_begins_anew(drop_last: bool) -> None:
 
     batches = list(islice(BatchSampler(Anew(), 2, drop_last), 4))
     assert batches == ([[0, 1], [2, 3]] if drop_last else [[0, 1], [2, 3], [4]])
+
+
+def test_a_repr_names_the_arguments() -> None:
+    shuffled = stoker.RandomSampler(range(10))
+    assert repr(shuffled) == "RandomSampler(data_source=range(0, 10), replacement=False)"
+    assert (
+        repr(stoker.BatchSampler(shuffled, 3, False))
+        == f"BatchSampler(sampler={shuffled}, batch_size=3, drop_last=False)"
+    )
+    assert (
+        repr(stoker.SequentialSampler(list(range(10**5)))) == "SequentialSampler(data_source=[0, 1, 2, 3, 4, 5, ...])"
+    )
+    bucketed = stoker.BucketBatchSampler(range(1, 100), 4)
+    assert repr(bucketed) == "BucketBatchSampler(99 lengths, batch_size=4, shuffle=True, drop_last=False)"
+    assert repr(object.__new__(stoker.RandomSampler)) == "RandomSampler()"

@@ -54,6 +54,11 @@ def of_iterable(dataset: Any) -> str:
     if isinstance(dataset, types.GeneratorType):
         function = dataset.__name__ if dataset.__name__.isidentifier() else "function"
         return f"A generator is read once only: pass its function, stoker.from_iterable({function})."
+    if inspect.isgeneratorfunction(dataset):
+        return f"It is a generator function: pass stoker.from_iterable({dataset.__name__})."
+    if type(dataset).__module__ in ("builtins", "itertools") and hasattr(dataset, "__iter__"):
+        once = ", or stoker.from_iterable(f) with a function f that makes it" if hasattr(dataset, "__next__") else ""
+        return f"It has no samples by index: pass list(...) of it{once}."
     if hasattr(dataset, "__iter__"):
         return "It can be iterated over: let its class inherit from stoker.IterableDataset."
     return ""

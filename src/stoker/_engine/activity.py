@@ -41,8 +41,8 @@ between samples it alone changes.
 DUTIES = 2
 """Index at which a worker process records whether it has duties at its end."""
 
-RUN = 3
-"""Index at which a worker process records the place in its run of the unit in hand."""
+IN_HAND = 3
+"""Index at which a worker process records the number of the unit of a run that it makes."""
 
 NEW_MARK = (0, Activity.IDLE)
 
@@ -130,9 +130,9 @@ class WorkerActivity:
         view = self._views[worker]
         return Position.of(view[PLACE], view[ACTIVITY])
 
-    def in_run(self, worker: int) -> int:
-        """Returns the place in the worker's run of the unit that it has in hand; 0 if that is no run."""
-        return self._views[worker][RUN]
+    def in_hand(self, worker: int) -> int:
+        """Returns the number of the unit of a run that the worker made last, or has in hand."""
+        return self._views[worker][IN_HAND]
 
     def has_duties(self, worker: int) -> bool:
         """Whether the worker has something to do at its end."""
@@ -142,4 +142,4 @@ class WorkerActivity:
         """Another begins in its place."""
         view = self._views[worker]
         view[PLACE], view[ACTIVITY] = NEW_MARK
-        view[DUTIES] = view[RUN] = 0
+        view[DUTIES], view[IN_HAND] = 0, -1

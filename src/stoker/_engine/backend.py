@@ -327,7 +327,7 @@ Whole = Literal["batch", "error", "end", "empty"]
 
 
 EARLY = 0.005
-"""Seconds of work on a run of units after which a worker leaves the rest of it to all workers, as single units."""
+"""Seconds of work on a run of units after which a worker answers with the finished ones, before it makes the rest."""
 
 
 class Cost(NamedTuple):

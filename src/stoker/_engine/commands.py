@@ -24,10 +24,12 @@ class Heard(NamedTuple):
 
 
 class Started(NamedTuple):
-    """The process of a worker has been started, by a `Spawn` or when the backend began."""
+    """The process of a worker has been started, by a `Spawn` or when the backend began. That of a worker on another
+    machine is named by a text.
+    """
 
     worker: int
-    pid: int
+    pid: int | str
 
 
 class StartFailed(NamedTuple):
@@ -51,14 +53,23 @@ class Exited(NamedTuple):
         code: its exit code; negative for a signal; None if unknown.
         position: its activity and place.
         stack: its last Python stack, if it could still write it.
-        in_run: place in its run of the unit that it had in hand.
+        is_lost: whether its machine ended with it, or cannot be reached: no work of its own may be to blame.
+        in_hand: number of the unit of a run that it made last, or has in hand.
     """
 
     worker: int
     code: int | None
     position: Position
     stack: str = ""
-    in_run: int = 0
+    is_lost: bool = False
+    in_hand: int = -1
+
+
+class Drains(NamedTuple):
+    """The machine of a worker is to be taken away: it gets no new unit, and leaves after those that it holds."""
+
+    worker: int
+    reason: str
 
 
 class Inspected(NamedTuple):
@@ -69,7 +80,7 @@ class Inspected(NamedTuple):
     seconds: float
     position: Position
     stack: str
-    in_run: int = 0
+    in_hand: int = -1
 
 
 class Away(NamedTuple):
@@ -82,7 +93,7 @@ class Tick(NamedTuple):
     """The moment of the last `SetTimer` has come."""
 
 
-Event = FromTrainer | Heard | Started | StartFailed | AllStarted | Exited | Inspected | Away | Tick
+Event = FromTrainer | Heard | Started | StartFailed | AllStarted | Exited | Drains | Inspected | Away | Tick
 
 # Commands
 

@@ -11,7 +11,7 @@ Submit                   trainer → s.  queues a unit
 Freed                    trainer → s.  returns slots
 NeedsMemory              trainer → s.  the trainer holds no batch to release before this unit
 Streams                  trainer → s.  states of the workers' streams, for a new supervisor
-Drop                     trainer → s.  drops the units below a number
+Drop                     downward      drops the units below a number
 Grow                     trainer → s.  raises the number of workers
 Pulse                    trainer → s.  requests a sign of life
 AskStacks, AskWorkers    trainer → s.  request a report (on a connection of its own)
@@ -41,6 +41,25 @@ Flushing                 s. → trainer  workers have duties at their end
 Alive                    s. → trainer  the answer to `Pulse`
 ReportAnswer             s. → trainer  the answer to `AskStacks` or `AskWorkers`
 =======================  ============  ========================================================
+
+Workers on other machines have a bridge between them and the zygote (`stoker._engine.machines`), and an agent beside
+each:
+
+=======================  ================  ====================================================
+message                  way               meaning
+=======================  ================  ====================================================
+StartRemote              zygote → bridge   starts a worker
+ForRemote, FromRemote    both ways         a message for a worker, or of one
+EndRemote                zygote → b. → a.  ends the process of a worker
+InspectRemote            zygote → b. → a.  requests a worker's stack
+RemoteInspected          a. → b. → zygote  the answer to it
+RemoteStarted            bridge → zygote   a worker has unpickled the job
+RemoteStartFailed        bridge → zygote   a worker cannot be started, now
+RemoteExited             a. → b. → zygote  the end of a worker
+Greeting                 agent → bridge    the agent's host, process and versions
+Activities               a. → b. → zygote  the mark of a worker: a sign of life too
+RemoteDrains             bridge → zygote   the machine of a worker is to be taken away
+=======================  ================  ====================================================
 
 `Happened` carries one of `Replaced`, `Stalled`, `HeldBack`, `Crowded`, `Retires`, `Stays`. Messages hold only plain
 values and records of this package; the user's objects travel inside as bytes.
@@ -256,7 +275,7 @@ Delivered = Literal["batch", "error", "end", "empty", "run", "dropped"]
 
 class UnitDone(NamedTuple):
     """The worker has made the unit or its part, in this number of seconds, of which its process used `processor`;
-    `report` is the job's report. Where it `goes_on`, it makes the unit behind those of this run next.
+    `report` is the job's report. Of a run there are units `left`, which it makes next.
     """
 
     unit: int
@@ -265,7 +284,7 @@ class UnitDone(NamedTuple):
     seconds: float
     report: PlainReport
     processor: float
-    goes_on: bool = False
+    left: int = 0
 
 
 class Broken(NamedTuple):
@@ -337,23 +356,25 @@ class WorkerExit(NamedTuple):
 
     Attributes:
         worker: its number.
-        pid: its process.
+        pid: its process; a text for one on another machine.
         code: its exit code; negative for a signal; None if unknown.
         unit: the unit in hand, or None.
         position: place in the unit.
         stack: its last Python stack, if it could still write it.
         stalled: whether it was ended because it stalled there.
         blamed: whether the position is proven guilty.
+        is_lost: as in `Exited`.
     """
 
     worker: int
-    pid: int
+    pid: int | str
     code: int | None
     unit: int | None
     position: Position
     stack: str = ""
     stalled: bool = False
     blamed: bool = False
+    is_lost: bool = False
 
 
 class LastDeath(NamedTuple):
@@ -412,7 +433,7 @@ class Retires(NamedTuple):
     """A worker has grown too large or old, and leaves after the units that it holds."""
 
     worker: int
-    pid: int
+    pid: int | str
     reason: str
 
 
@@ -420,7 +441,7 @@ class Stays(NamedTuple):
     """A worker has grown too large or old, and stays, because no other could continue its stream."""
 
     worker: int
-    pid: int
+    pid: int | str
     reason: str
 
 
@@ -461,8 +482,102 @@ class ReportAnswer(NamedTuple):
     answer: object
 
 
+# Between the zygote, the bridge, and the agents of workers on other machines
+
+
+class StartRemote(NamedTuple):
+    """Starts this worker on another machine; answered by `RemoteStarted` or `RemoteStartFailed`."""
+
+    worker: int
+
+
+class ForRemote(NamedTuple):
+    """A packed message for a worker on another machine."""
+
+    worker: int
+    message: tuple[object, ...]
+
+
+class FromRemote(NamedTuple):
+    """A packed message of a worker on another machine. A batch of it lies in a slot by now."""
+
+    worker: int
+    message: tuple[object, ...]
+
+
+class EndRemote(NamedTuple):
+    """Ends the process of this worker by SIGKILL; `RemoteExited` follows."""
+
+    worker: int
+
+
+class InspectRemote(NamedTuple):
+    """Requests the Python stack of this worker; answered by `RemoteInspected`, with the same number."""
+
+    worker: int
+    question: int
+
+
+class RemoteInspected(NamedTuple):
+    """The Python stack of this worker, and its mark at that moment."""
+
+    worker: int
+    question: int
+    stack: str
+    place: int
+    activity: int
+
+
+class RemoteStarted(NamedTuple):
+    """The worker has unpickled the job; `process` names its process and host."""
+
+    worker: int
+    process: str
+
+
+class RemoteStartFailed(NamedTuple):
+    """The worker cannot be started for this reason; it may be tried again."""
+
+    worker: int
+    why: str
+
+
+class RemoteExited(NamedTuple):
+    """The end of a worker on another machine, as `Exited` has it. `is_lost`: its host or its agent ended with it, or
+    cannot be reached; then its exit code is unknown, and its mark may be older.
+    """
+
+    worker: int
+    code: int | None
+    place: int
+    activity: int
+    stack: str
+    is_lost: bool
+
+
+class Greeting(NamedTuple):
+    """The first message of an agent: the scheduler's name of its machine, the host, and the versions of Stoker, Python
+    and NumPy.
+    """
+
+    node: str
+    host: str
+    address: str
+    pid: int
+    versions: tuple[str, ...]
+
+
+class Activities(NamedTuple):
+    """The mark of a worker, and whether it has duties at its end. A sign of life of its host."""
+
+    worker: int
+    place: int
+    activity: int
+    duties: int
+
+
 FromTrainer = Submit | Freed | NeedsMemory | Streams | Drop | Grow | Pulse | AskStacks | AskWorkers
-ToWorker = Unit | SlotGiven | Resume | TrimMemory | Leave
+ToWorker = Unit | Drop | SlotGiven | Resume | TrimMemory | Leave
 FromWorker = Unpickled | Leaves | SlotWanted | RowsWanted | UnitDone | Broken
 ToTrainer = (
     Delivery
@@ -484,7 +599,22 @@ ToTrainer = (
     | Alive
     | ReportAnswer
 )
-Message = FromTrainer | ToWorker | FromWorker | ToTrainer
+
+
+class RemoteDrains(NamedTuple):
+    """The machine of this worker is to be taken away: it gets no new unit, for this reason."""
+
+    worker: int
+    reason: str
+
+
+ToBridge = StartRemote | ForRemote | EndRemote | InspectRemote
+FromBridge = (
+    RemoteDrains | RemoteStarted | RemoteStartFailed | FromRemote | RemoteExited | RemoteInspected | Activities | Broken
+)
+ToAgent = EndRemote | InspectRemote | Pulse
+FromAgent = Greeting | Activities | RemoteExited | RemoteInspected
+Message = FromTrainer | ToWorker | FromWorker | ToTrainer | ToBridge | FromBridge | FromAgent
 
 
 class _Record(Protocol):
@@ -494,9 +624,9 @@ class _Record(Protocol):
     def _make(cls, fields: Iterable[object], /) -> object: ...
 
 
-KINDS: dict[str, type[_Record]] = {
-    kind.__name__: kind for union in (FromTrainer, ToWorker, FromWorker, ToTrainer) for kind in union.__args__
-}
+_UNIONS = (FromTrainer, ToWorker, FromWorker, ToTrainer, ToBridge, FromBridge, FromAgent)
+
+KINDS: dict[str, type[_Record]] = {kind.__name__: kind for union in _UNIONS for kind in union.__args__}
 """Every message, by its name on the wire."""
 
 

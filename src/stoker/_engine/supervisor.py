@@ -11,6 +11,7 @@ place, so that all consequences of an event can be read together: that is why it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
@@ -23,6 +24,7 @@ from stoker._engine.commands import (
     CheckLocks,
     Command,
     Dismiss,
+    Drains,
     Event,
     Exited,
     Facts,
@@ -115,13 +117,14 @@ LEAST = 10.0
 class _Worker:
     """One worker that has been started."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int | str) -> None:
         self.pid = pid
         self.unseen = LOOK  # seconds of work since its memory was last read
         self.asked = 0  # number of its latest request for a slot
         self.has_joined = False  # whether it gets units
         self.is_warm = False  # whether it has answered: its first samples may import modules and open files
         self.retires = False
+        self.drains: str | None = None  # why its machine is to be taken away
         self.stays = False  # it should retire, but no other worker could continue its stream
         self.stall: tuple[Stall, str] | None = None  # the stall for which it was ended, and its stack then
 
@@ -156,8 +159,9 @@ class Supervisor:
         self._now = 0.0
         self._out: list[Command] = []
         self._split_policy = SplitPolicy(workers, rules.row_seconds, rules.dearer)
-        self._dispatch = Dispatch(workers, self._split_policy, rules.units_at_once)
-        self._memory = WorkerMemory(facts.own_bytes, rules.growth)
+        self._dispatch = Dispatch(workers, self._split_policy, rules.units_at_once, rules.remote)
+        self._local = workers - rules.remote if rules.remote else sys.maxsize  # workers from here on are remote
+        self._memory = WorkerMemory(facts.own_bytes, rules.growth, self._local)
         self._slots = SlotAllocator(arena, self._dispatch, board, self._memory)
         self._admission = Admission(self._dispatch, self._slots, self._memory, facts.available, lambda: self._now)
         self._split_units = SplitUnits(self._split_policy, self._dispatch, self._slots)
@@ -169,7 +173,7 @@ class Supervisor:
         self._there: dict[int, _Worker] = {}
         self._unpickling: dict[int, float] = {}  # worker that unpickles the job → its deadline; the next one first
         self._leaving: dict[int, float] = {}  # worker → when it was dismissed, or announced that it leaves
-        self._due: dict[int, float] = {}  # number of an absent worker → when it is started
+        self._due = dict.fromkeys(range(self._local, workers), 0.0)  # number of an absent worker → when it is started
         self._starting: set[int] = set()  # the absent workers that have a command to start
         self._held_back: set[int] = set()  # the absent workers that, as the trainer knows, cannot be started
         self._alone_since: float | None = None  # since when no worker can continue, and none can be started
@@ -231,6 +235,8 @@ class Supervisor:
                     self._tell_pids()
                 case Exited():
                     self._bury(event)
+                case Drains(number, reason):
+                    self._drains(number, reason)
                 case Inspected():
                     self._inspected(event)
                 case Away():
@@ -267,7 +273,8 @@ class Supervisor:
         self._out.append(Send(worker, message))
 
     def _tell_pids(self) -> None:
-        self._out.append(Tell(WorkerPids([worker.pid for worker in self._there.values()])))
+        pids = [worker.pid for worker in self._there.values()]
+        self._out.append(Tell(WorkerPids([pid for pid in pids if isinstance(pid, int)])))
 
     # Births and deaths
 
@@ -275,7 +282,7 @@ class Supervisor:
         """Returns the bytes of private memory by which each worker may grow."""
         budget = self._rules.memory_budget
         growth = available * rules.SHARE if budget is None else budget // 2
-        return int(growth / max(1, self._workers))
+        return int(growth / max(1, self._workers - self._rules.remote))
 
     def _grow(self, workers: int) -> None:
         """Raises the number of workers. The new workers start like replacements, but one at a time, and a failure to
@@ -295,12 +302,14 @@ class Supervisor:
             self._due.pop(number, None)
             self._held_back.discard(number)
             self._tell_pids()
-        if self._unpickles:
+        unpickles = self._unpickles and number < self._local  # a remote worker has done it
+        if unpickles:
             self._unpickling[number] = self._now + OPENED
             self._is_due = True
         else:
             self._alone_since = None
-        if not self._unpickles or (
+            self._ever_began = True
+        if not unpickles or (
             self._ahead and not self._ever_began
         ):  # otherwise other workers can take its units at once
             self._join(number)
@@ -363,7 +372,7 @@ class Supervisor:
 
     def _bury(self, event: Exited) -> None:
         """Handles the end of a worker: frees its slots, and queues its units again unless the run ends."""
-        number, code, position, stack, in_run = event
+        number, code, position, stack, is_lost, in_hand = event
         self._troubled = self._is_due = True
         worker, now = self._there.pop(number), self._now
         was_unpickling = self._unpickling.pop(number, None) is not None
@@ -371,8 +380,8 @@ class Supervisor:
         runs = self._dispatch.died(number)
         lost, units = [run.unit for run in runs if not run.is_part], [run.unit for run in runs]
         self._slots.lost(number, lost)
+        units[:1] = [self._in_hand(unit, in_hand) for unit in units[:1]]
         lost = [unit for first in lost for unit in self._apart(first)]
-        units[:1] = [unit + in_run for unit in units[:1]]
         self._stalls.works_on(number, None, now)
         if worker.retires and not runs:
             self._memory.left(number)
@@ -382,8 +391,9 @@ class Supervisor:
             units = []
             self._stalls.answered(unpickling(number))
         unit = units[0] if units else None
-        verdict = self._blame.died(WorkerDeath(units, position, worker.pid, code, stack, worker.stall), now)
-        end = WorkerExit(number, worker.pid, code, unit, position, stack)
+        death = WorkerDeath(units, position, worker.pid, code, stack, worker.stall, is_lost)
+        verdict = self._blame.died(death, now)
+        end = WorkerExit(number, worker.pid, code, unit, position, stack, is_lost=is_lost)
         if verdict.pause is None or (
             not self._ever_began and ends_itself(code)
         ):  # the others unpickle the same job and would end as well
@@ -410,23 +420,39 @@ class Supervisor:
             self._starting.add(number)
             self._out.append(Spawn(number))
 
+    def _drains(self, number: int, reason: str) -> None:
+        worker = self._there.get(number)
+        if worker is None or worker.retires or worker.drains is not None:
+            return
+        worker.drains = reason
+        if self._streams.of(number) is None:  # a stream may have to stay: its next report says so
+            self._retire(worker, number, reason)
+            self._dismiss_if_idle(worker, number)
+
+    def _retire(self, worker: _Worker, number: int, reason: str) -> None:
+        worker.retires = True
+        self._dispatch.retires(number)
+        self._out.append(Notify(Retires(number, worker.pid, reason)))
+
+    def _dismiss_if_idle(self, worker: _Worker, number: int) -> None:
+        if worker.retires and number not in self._leaving and not self._dispatch.assignments(number):
+            self._leaving[number] = self._now
+            self._is_due = True
+            self._out.append(Dismiss(number))
+
     def _care_for(self, worker: _Worker, number: int, report: UnitReport) -> None:
         """Checks after an answer whether the worker should retire. Its replacement starts when it has left."""
         self._recycling_policy.count_samples(number, report.samples)
         if worker.unseen >= LOOK:
             worker.unseen = 0.0
             self._recycling_policy.has(number, self._facts.own_bytes(number))
-        if not worker.retires and report.movable and (reason := self._recycling_policy.reason(number)):
-            worker.retires = True
-            self._dispatch.retires(number)
-            self._out.append(Notify(Retires(number, worker.pid, reason)))
-        if not report.movable and not worker.stays and (reason := self._recycling_policy.reason(number)):
+        reason = worker.drains or self._recycling_policy.reason(number)
+        if not worker.retires and report.movable and reason:
+            self._retire(worker, number, reason)
+        if not report.movable and not worker.stays and reason:
             worker.stays = True
             self._out.append(Notify(Stays(number, worker.pid, reason)))
-        if worker.retires and number not in self._leaving and not self._dispatch.assignments(number):
-            self._leaving[number] = self._now
-            self._is_due = True
-            self._out.append(Dismiss(number))
+        self._dismiss_if_idle(worker, number)
 
     # Units
 
@@ -496,7 +522,7 @@ class Supervisor:
                 number, TrimMemory()
             )  # frees memory that `malloc` keeps for the next unit: other workers need it
         worker.unseen += seconds
-        if self._recycling_policy.counts or worker.retires or worker.unseen >= LOOK:
+        if self._recycling_policy.counts or worker.retires or worker.drains or worker.unseen >= LOOK:
             self._care_for(worker, number, report)
 
     def _apart(self, first: int, made: int = 0) -> list[int]:
@@ -510,17 +536,19 @@ class Supervisor:
         self._work.update(left)
         return list(left)
 
+    def _in_hand(self, unit: int, in_hand: int) -> int:
+        """Returns the unit that a worker had in hand: `in_hand`, if that is one of the run that begins with `unit`."""
+        works = self._work.get(unit)
+        return in_hand if isinstance(works, list) and unit <= in_hand < unit + len(works) else unit
+
     def _take_run(self, number: int, message: UnitDone, worker: _Worker) -> None:
-        """Takes the answer to the first units of a run; the others wait again, one by one."""
-        first, _, value, seconds, _, processor, goes_on = message
+        """Takes the answer to the first units of a run; its worker makes the others next."""
+        first, _, value, seconds, _, processor, _ = message
         made = cast("list[Made]", value)
         self._dispatch.answered(number, self._dispatch.assignments(number)[0], seconds / len(made))
-        left = self._apart(first, len(made))
-        if goes_on:
-            self._dispatch.goes_on(number, left.pop(0))
-        self._dispatch.requeued(left)
-        if first < self._dropped_below:
-            self._forget_dropped()
+        if left := cast("list[bytes]", self._work[first])[len(made) :]:
+            self._work[first + len(made)] = left
+            self._dispatch.goes_on(number, first + len(made), len(left))
         reports = [UnitReport(*fields) for _, _, fields in made]
         samples = sum(report.samples for report in reports)
         if worker.is_warm:
@@ -595,6 +623,9 @@ class Supervisor:
     def _drop(self, before: int) -> None:
         self._dropped_below = before
         self._forget_dropped()
+        for number in self._there:
+            if any(isinstance(self._work.get(run.unit), list) for run in self._dispatch.assignments(number)):
+                self._send(number, Drop(before))
 
     def _forget_dropped(self) -> None:
         for unit in (*self._dispatch.dropped(self._dropped_below), *self._split_units.dropped(self._dropped_below)):
@@ -741,17 +772,17 @@ class Supervisor:
 
     def _inspected(self, event: Inspected) -> None:
         """Reports a unit, or an unpickling, that takes too long."""
-        number, unit, seconds, position, stack, in_run = event
+        number, unit, seconds, position, stack, in_hand = event
         if unit is None:
             self._stuck.append(event)
             return
-        self._out.append(Notify(Stalled(number, unit + in_run, position, seconds, stack)))
+        self._out.append(Notify(Stalled(number, self._in_hand(unit, in_hand), position, seconds, stack)))
         if self._rules.stall_action == "restart":
             self._stalled.append(event)
 
     def _end_stalled(self) -> None:
         """Ends the workers whose stalls were reported, unless they have answered since."""
-        for number, unit, seconds, _, stack, in_run in self._stalled:
+        for number, unit, seconds, _, stack, in_hand in self._stalled:
             worker, assignments = self._there.get(number), self._dispatch.assignments(number)
             if worker is None or unit is None:
                 continue
@@ -760,7 +791,7 @@ class Supervisor:
             else:
                 goes_on = bool(assignments) and assignments[0].unit == unit
             if goes_on:
-                worker.stall = Stall(number, unit + in_run, seconds), stack
+                worker.stall = Stall(number, self._in_hand(unit, in_hand), seconds), stack
                 self._out.append(Kill(number))
         self._stalled.clear()
 

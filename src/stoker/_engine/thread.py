@@ -78,7 +78,7 @@ class _Inbox:
 
 
 class _RunEnd(NamedTuple):
-    """The end of a thread's work on a run.
+    """The end of a run, or of the first part of one: its thread makes the rest next, as a run of its own.
 
     Attributes:
         first: number of the run's first unit.
@@ -156,17 +156,19 @@ class ThreadBackend(Backend):
         self._marks = [[*NEW_MARK] for _ in range(workers)]
         self._answers = _Outbox()
         self._queues = [_Inbox() for _ in range(workers)]
-        self._batches = [0] * workers  # places in their runs of the units that the threads work on
+        self._in_hand = [-1] * workers  # the units that the threads work on
         self._work: dict[int, Sequence[object]] = {}  # of runs that are not handed out, by their first units
         self._runs: dict[int, Sequence[object]] = {}  # of several units, handed out
         self._dispatch = Dispatch(workers, at_once=rules.units_at_once)
         self._dropped_below = 0
+        self._dropped = [0]  # the same, for threads
         self._owner = os.getpid()
         self._events: deque[Event] = deque()  # not delivered yet
         closed = threading.Event()
         threads = []
         for number, inbox in enumerate(self._queues):
-            arguments = (job_factory, number, inbox, self._answers, closed, self._marks[number], self._batches)
+            shared = (self._answers, closed, self._marks[number], self._in_hand, self._dropped)
+            arguments = (job_factory, number, inbox, *shared)
             threads.append(threading.Thread(target=_work, args=arguments, name=f"stoker-{number}", daemon=True))
             self._dispatch.joined(number)
         for thread in threads:
@@ -231,15 +233,13 @@ class ThreadBackend(Backend):
                 return answer
 
     def _end_run(self, answer: Answer, end: _RunEnd) -> None:
-        """Hands out what comes behind a run: first the units that it has left, one by one."""
+        """Hands out what comes behind a run, unless its thread has a rest of it."""
         first, made, seconds = end
         self._dispatch.answered(answer.worker, Assignment(first), seconds / made)
         self._stalls.answered(first)
-        works = self._runs.pop(first, ())
-        if len(works) > made and first >= self._dropped_below:
-            left = range(first + made, first + len(works))
-            self._work.update((unit, (works[unit - first],)) for unit in left)
-            self._dispatch.requeued(list(left))
+        if left := self._runs.pop(first, ())[made:]:
+            self._runs[first + made] = left
+            self._dispatch.goes_on(answer.worker, first + made, len(left))
         answer.cost = Cost(made, seconds)
         self._note_work(answer.worker)
         self._hand_out()
@@ -247,7 +247,8 @@ class ThreadBackend(Backend):
     def _look_for_stalls(self) -> None:
         """Reports stalls. Runs only while the trainer waits for a batch."""
         for worker, first, seconds in self._stalls.due(time.monotonic()):
-            unit = first + self._batches[worker]
+            in_run = range(first, first + len(self._runs.get(first, ())))
+            unit = self._in_hand[worker] if self._in_hand[worker] in in_run else first
             position = Position.of(*self._marks[worker])
             where = self._event_sink.locate(unit, position)
             story = f"worker {worker} has been at {where.text} for {seconds:.3g} s."
@@ -276,7 +277,7 @@ class ThreadBackend(Backend):
         pass
 
     def drop(self, before: int) -> None:
-        self._dropped_below = before
+        self._dropped_below = self._dropped[0] = before
         for unit in self._dispatch.dropped(before):
             del self._work[unit]
 
@@ -310,7 +311,8 @@ def _work(
     outbox: _Outbox,
     closed: threading.Event,
     mark: list[int],
-    batches: list[int],
+    in_hand: list[int],
+    dropped: list[int],
 ) -> None:
     """Runs a worker thread."""
     where = f"in DataLoader worker thread {number}"
@@ -324,20 +326,25 @@ def _work(
         failed = _failure_of(error, where)
     while (item := inbox.get()) is not None and not closed.is_set():
         first, works = item
-        last, start = len(works) - 1, time.perf_counter()
-        for place, work in enumerate(works):
-            batches[number], unit = place, first + place
+        start = time.perf_counter()
+        for unit, work in enumerate(works, first):
+            in_hand[number] = unit
             try:
-                answer = Answer(unit, "error", failed, number) if job is None else _run(job, unit, work, number, where)
+                if job is None:
+                    answer = Answer(unit, "error", failed, number)
+                elif unit < dropped[0]:
+                    answer = Answer(unit, "empty", None, number)
+                else:
+                    answer = _run(job, unit, work, number, where)
             except BaseException as error:  # otherwise the unit would have no answer
                 answer = Answer(unit, "error", _failure_of(error, where), number)
-            seconds = time.perf_counter() - start
-            is_over = place == last or seconds > EARLY or closed.is_set()
-            outbox.put(answer, _RunEnd(first, place + 1, seconds) if is_over else None)
+            made, end, now = unit + 1 - first, None, time.perf_counter()
+            if made == len(works) or now - start > EARLY:
+                end, works, first, start = _RunEnd(first, made, now - start), works[made:], unit + 1, now
+            outbox.put(answer, end)
             del answer  # the batch is the trainer's now
-            if is_over:
+            if closed.is_set():
                 break
-        batches[number] = 0
         del item, works, work
     if job is not None:
         job.close()

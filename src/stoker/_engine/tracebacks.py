@@ -6,17 +6,24 @@ they may show a bug of Stoker's. One that is the cause of an exception of Stoker
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
+from collections.abc import Callable
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from stoker._core.exceptions import format_exception, summary_of
 from stoker.errors import StokerError
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _LOADERS = (os.path.join(_PACKAGE, "_engine", ""), os.path.join(_PACKAGE, "loader", ""))
 _THREAD = re.compile(r"(Current thread|Thread) 0x\w+.*\(most recent call first\):")
+_NOISE = re.compile(rf"{_THREAD.pattern}|Extension modules: ")
 _WORKER = r'_engine[/\\](?:process[/\\]worker|thread)\.py", line \d+ in '
 _WAITS = " in _wait"
 _IDLE = re.compile(rf"{_WORKER}(?:_next\n.*{_WORKER}run|get\n.*{_WORKER}_work)(?:\n|$)")
@@ -38,6 +45,15 @@ def hide_own_frames(error: BaseException, keep_first: bool = False) -> None:
         error: the exception, whose traceback objects are linked anew.
         keep_first: whether the outermost frame stays.
     """
+    try:
+        _hide(error, keep_first)
+    except KeyboardInterrupt:
+        if not _is(error, KeyboardInterrupt):
+            raise
+        _hide(error, keep_first)  # a second Ctrl-C says no more than the first
+
+
+def _hide(error: BaseException, keep_first: bool) -> None:
     if are_full() or _is(error, StopIteration):
         return
     todo, seen = [error], {id(error)}
@@ -56,6 +72,20 @@ def hide_own_frames(error: BaseException, keep_first: bool = False) -> None:
             if other is not None and id(other) not in seen:
                 seen.add(id(other))
                 todo.append(other)
+
+
+def without_own_frames(function: Callable[P, R]) -> Callable[P, R]:
+    """Returns a function whose exceptions have only its own of Stoker's frames."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            hide_own_frames(error, keep_first=True)
+            raise
+
+    return called
 
 
 def users_story(error: BaseException) -> tuple[str, str]:
@@ -96,18 +126,18 @@ def without_own_lines(text: str) -> str:
 
 
 def users_stacks(text: str) -> str:
-    """Returns the stacks of workers, as faulthandler writes them, without the frames of Stoker and those that lead to
-    its workers.
+    """Returns the stacks of workers, as faulthandler writes them, or the traceback of an exception, without the frames
+    of Stoker and those that lead to its workers.
     """
     if are_full() or not _THREAD.search(text):
-        return text
+        return without_own_lines(text)
     told: list[str] = []
     lines = text.strip("\n").splitlines()
     for is_frame, group in itertools.groupby(lines, lambda line: line.startswith("  ")):
         if is_frame:
             told += _users_frames(list(group))
         else:
-            told += [line for line in group if line and not _THREAD.match(line)]
+            told += [line for line in group if line and not _NOISE.match(line)]
     return "\n".join(told)
 
 

@@ -15,7 +15,16 @@ from stoker.collate.default import (
     numpy_collate,
     numpy_convert,
 )
-from stoker.collate.flavours import compiling, for_output, gathering, is_default, is_gathered, is_ours, write_in_place
+from stoker.collate.flavours import (
+    Flavoured,
+    compiling,
+    for_output,
+    gathering,
+    is_default,
+    is_gathered,
+    is_ours,
+    write_in_place,
+)
 from stoker.collate.gathered import NOT_GATHERED, Gathered
 from stoker.collate.registry import default_collate_fn_map
 from stoker.collate.stacking import TensorLeaf
@@ -25,6 +34,7 @@ if TYPE_CHECKING:
     from stoker.collate.detection import DetectionCollator
     from stoker.collate.graph import GraphCollator
     from stoker.collate.multimodal import MultimodalCollator
+    from stoker.collate.pad_to import padded_to
     from stoker.collate.padded import PadCollator, Padded
 else:
     __getattr__ = loading(
@@ -35,6 +45,7 @@ else:
             "MultimodalCollator": "multimodal",
             "PadCollator": "padded",
             "Padded": "padded",
+            "padded_to": "pad_to",
         },
     )
 
@@ -47,6 +58,7 @@ __all__ = [
     "NOT_GATHERED",
     "Compiled",
     "DetectionCollator",
+    "Flavoured",
     "Gathered",
     "GraphCollator",
     "MultimodalCollator",
@@ -68,6 +80,7 @@ __all__ = [
     "is_ours",
     "numpy_collate",
     "numpy_convert",
+    "padded_to",
     "samples_of",
     "write_in_place",
 ]

@@ -36,6 +36,10 @@ class Flavoured(ABC):
         """Whether it calls functions of the user, which may draw random numbers."""
         return False
 
+    def excess(self, batch: Any) -> str | None:
+        """Returns a warning about a batch that it made, the same for each such batch; None for nothing."""
+        return None
+
     @abstractmethod
     def for_output(self, output: Output) -> CollateFn:
         """Returns the same collation with leaves of another kind."""

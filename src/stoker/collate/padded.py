@@ -93,12 +93,27 @@ class PadCollator(Flavoured):
 
     def __call__(self, batch: Sequence[Any]) -> Any:
         """Returns the samples collated into a batch."""
-        padding = _Padding(self)
-        collated = padding.collated(batch, ())
-        if padding.named is not None and len(padding.met) < len(padding.named):
-            absent = [path[0] if len(path) == 1 else path for path in padding.named if path not in padding.met]
-            raise BatchError(f"padding_value names {absent}, but the samples have no such fields: correct it.")
-        return collated
+        return collated(self, batch, {})
+
+
+Path = tuple[Hashable, ...]
+Sizes = Mapping[Path, Sequence[int]]
+
+
+def collated(options: PadCollator, batch: Sequence[Any], sizes: Sizes) -> Any:
+    """Returns the samples collated into a batch.
+
+    Args:
+        options: how fields are padded.
+        batch: the samples.
+        sizes: lengths of the first dimension of some fields, ascending: the least that fits is taken.
+    """
+    padding = _Padding(options, sizes)
+    whole = padding.collated(batch, ())
+    for argument, named in (("padding_value", padding.named or {}), ("pad_to", sizes)):
+        if absent := [path[0] if len(path) == 1 else path for path in named if path not in padding.met]:
+            raise BatchError(f"{argument} names {absent}, but the samples have no such fields to pad: correct it.")
+    return whole
 
 
 def masks_beside(fields: dict[Any, Any], suffix: Callable[[Any], str | None]) -> dict[Any, Any]:
@@ -124,8 +139,9 @@ def masks_beside(fields: dict[Any, Any], suffix: Callable[[Any], str | None]) ->
 class _Padding:
     """The collation of one batch."""
 
-    def __init__(self, options: PadCollator) -> None:
+    def __init__(self, options: PadCollator, sizes: Sizes) -> None:
         self.options = options
+        self.sizes = sizes
         self.leaves = registry.leaves_for(options.output)
         self.functions = registry.functions(self.leaves)
         self.named: dict[tuple[Hashable, ...], float] | None = None
@@ -137,7 +153,7 @@ class _Padding:
     def collated(self, batch: Sequence[Any], path: tuple[Hashable, ...]) -> Any:
         if self._is_padded(batch, path):
             self.met.add(path)
-            return self._padded(batch, self.options.padding_value if self.named is None else self.named[path])
+            return self._padded(batch, self.options.padding_value if self.named is None else self.named[path], path)
 
         def field(values: Sequence[Any], key: Any) -> Any:
             return self.collated(values, (*path, key))
@@ -159,23 +175,23 @@ class _Padding:
             return False
         return elem.ndim > dims[-1] and (is_tensor(elem) or elem.dtype.kind in "biufc")
 
-    def _padded(self, batch: Sequence[Any], value: Any) -> Any:
+    def _padded(self, batch: Sequence[Any], value: Any, path: Path) -> Any:
         dims, side = self.options.dims, self.options.side
         if tuple(dims) == (0,) and (numbers := numbers_of(batch)) is not None:
-            return self._laid_out(numbers, value)
+            return self._laid_out(numbers, value, path)
         rows = rows_of(batch, dims)
         if self.options.max_length is not None:
             rows = cut(rows, dims, self.options.max_length, side)
-        sizes = {dim: self._size(max(row.shape[dim] for row in rows)) for dim in dims}
+        sizes = {dim: self._size(max(row.shape[dim] for row in rows), path if dim == 0 else ()) for dim in dims}
         values = padded(rows, sizes, side, value, self.leaves)
         return values if self.options.mask is None else Padded(values, mask(rows, sizes, side, self.leaves))
 
-    def _laid_out(self, numbers: ListedNumbers, value: Any) -> Any:
+    def _laid_out(self, numbers: ListedNumbers, value: Any, path: Path) -> Any:
         """Returns lists of numbers, the most frequent case, as one padded leaf."""
         side = self.options.side
         if self.options.max_length is not None:
             numbers = numbers.cut(self.options.max_length, from_start=side == "left")
-        lengths, size = numbers.lengths, self._size(int(numbers.lengths.max()))
+        lengths, size = numbers.lengths, self._size(int(numbers.lengths.max()), path)
         shape, dtype = (len(lengths), size), numbers.values.dtype
         check_fits(value, dtype)
         places, had = np.arange(size), lengths[:, None]
@@ -190,9 +206,10 @@ class _Padding:
         mask[...] = is_real
         return Padded(values, self.leaves.leaf(mask))
 
-    def _size(self, longest: int) -> int:
+    def _size(self, longest: int, path: Path) -> int:
         step = self.options.multiple_of
-        return -(-longest // step) * step
+        fitting = (size for size in self.sizes.get(path, ()) if size >= longest)
+        return next(fitting, -(-longest // step) * step)
 
 
 # Rows of different sizes, written into one leaf.

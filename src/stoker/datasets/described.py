@@ -87,6 +87,8 @@ def _places(own: Mapping[str, Any]) -> str:
 
 
 def _inner(own: Mapping[str, Any], depth: int) -> Iterator[str]:
+    if "factory" in own:
+        yield getattr(own["factory"], "__name__", type(own["factory"]).__name__)
     for name in INNER:
         if name == "dataset" and name in own:
             yield _part(own[name], depth)

@@ -113,7 +113,10 @@ class RandomRotation(ImageTransform):
         picture.change(lambda image: image.rotate(angle, how, self.expand, self.center, fillcolor=self.fill))
 
     def __repr__(self) -> str:
-        return f"RandomRotation(degrees={self.degrees}, interpolation={self.interpolation!r}, expand={self.expand})"
+        return (
+            f"RandomRotation(degrees={self.degrees}, interpolation={self.interpolation!r}, expand={self.expand}, "
+            f"fill={self.fill})"
+        )
 
 
 class RandomErasing:
@@ -211,6 +214,10 @@ class _Policy(ImageTransform):
         self.interpolation = _interpolation(interpolation)
         self.fill = _colour(fill)
 
+    def _shared(self) -> str:
+        bins, interpolation, fill = self.num_magnitude_bins, self.interpolation, self.fill
+        return f"num_magnitude_bins={bins}, interpolation={interpolation!r}, fill={fill}"
+
     def _apply(self, picture: PendingImage, ranges: Mapping[str, tuple[float, float]], place: int | None) -> None:
         """Draws an operation, its magnitude unless it is given, and its direction, and applies it."""
         rng = sample_rng().random_generator
@@ -258,7 +265,7 @@ class RandAugment(_Policy):
             self._apply(picture, ranges, self.magnitude)
 
     def __repr__(self) -> str:
-        return f"RandAugment(num_ops={self.num_ops}, magnitude={self.magnitude})"
+        return f"RandAugment(num_ops={self.num_ops}, magnitude={self.magnitude}, {self._shared()})"
 
 
 class TrivialAugmentWide(_Policy):
@@ -277,7 +284,7 @@ class TrivialAugmentWide(_Policy):
         self._apply(picture, _ranges(0.99, 32.0, 32.0, 135.0, 0.99, 2), None)
 
     def __repr__(self) -> str:
-        return f"TrivialAugmentWide(num_magnitude_bins={self.num_magnitude_bins})"
+        return f"TrivialAugmentWide({self._shared()})"
 
 
 # The operations of the policies, by torchvision's names.

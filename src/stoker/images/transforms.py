@@ -65,6 +65,7 @@ class RandomResizedCrop(ImageTransform):
         scale: least and greatest area of the box, as shares of the image's.
         ratio: least and greatest ratio of the box's width to its height.
         interpolation: "bilinear" or "bicubic", or torchvision's `InterpolationMode`; antialiased.
+        antialias: True, or None, which is the same; accepted because torchvision has it.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class RandomResizedCrop(ImageTransform):
         scale: Sequence[float] = (0.08, 1.0),
         ratio: Sequence[float] = (3 / 4, 4 / 3),
         interpolation: Any = "bilinear",
+        antialias: bool | None = True,
     ) -> None:
+        _antialiased(antialias)
         self.size = _pair("size", size)
         self.scale = _range("scale", scale)
         self.ratio = _range("ratio", ratio)
@@ -114,9 +117,17 @@ class Resize(ImageTransform):
         size: height and width of the result; one number for the shorter edge, which keeps the aspect ratio.
         interpolation: "bilinear" or "bicubic", or torchvision's `InterpolationMode`; antialiased.
         max_size: greatest length of the longer edge. Only where `size` is one number, which it must exceed.
+        antialias: True, or None, which is the same; accepted because torchvision has it.
     """
 
-    def __init__(self, size: int | Sequence[int], interpolation: Any = "bilinear", max_size: int | None = None) -> None:
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        interpolation: Any = "bilinear",
+        max_size: int | None = None,
+        antialias: bool | None = True,
+    ) -> None:
+        _antialiased(antialias)
         self.edge: int | None = None
         self.size: Any = size
         if not isinstance(size, Sequence) or len(size) == 1:
@@ -293,7 +304,15 @@ class Compose:
             elif type(transform) is ToTensor and type(after) is Normalize:
                 value, is_done = scaled(pixels_of(value), after), True
             else:
-                value = transform(value)
+                try:
+                    value = transform(value)
+                except Exception as error:
+                    home = type(transform).__module__
+                    if isinstance(value, np.ndarray) and home.startswith("torchvision.") and ".v2" not in home:
+                        error.add_note(
+                            f"{type(transform).__name__} was given an array: put PIL.Image.fromarray before it."
+                        )
+                    raise
         return value
 
     def __repr__(self) -> str:
@@ -329,6 +348,11 @@ def _filter(interpolation: Any) -> str:
     if name not in FILTERS:
         raise ImageArgumentError(f"interpolation={interpolation!r} is none of {', '.join(map(repr, FILTERS))}")
     return str(name)
+
+
+def _antialiased(antialias: Any) -> None:
+    if antialias is not True and antialias is not None:
+        raise ImageArgumentError(f"antialias={antialias!r} is not possible: Pillow antialiases whenever it resizes")
 
 
 def _sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:

@@ -32,12 +32,14 @@ def new_backend(options: LoaderOptions, record: LoaderRecord, dispatcher: EventD
         AssertionError: `timeout` without workers, as torch words it.
         CannotSendError, WorkerStartError, MemoryLimitError: the workers cannot be started.
     """
-    # The trainer makes the tensors of process workers, so that these need no torch
-    output = "deferred" if options.capabilities.own_process and options.output == "torch" else options.output
-    collate_fn = collate.for_output(options.collate_fn, output)
+    # The trainer makes the tensors of process workers, so that these need no torch, unless a transform takes them
+    deferred = options.capabilities.own_process and options.worker_transform is None
+    output = "deferred" if deferred and options.output == "torch" else options.output
+    collate_fn = options.collation(output)
     parts = {
         "dataset": options.dataset,
         "collate_fn": collate_fn,
+        "batch_transform": options.worker_transform,
         "worker_init_fn": datapipes.sharing_out(options.dataset, options.worker_init_fn),
         "on_error": options.on_error,
         "settings": _settings(options, collate.is_ours(collate_fn), record),
@@ -65,7 +67,7 @@ def new_backend(options: LoaderOptions, record: LoaderRecord, dispatcher: EventD
         from stoker._engine.spawn.trainer import SpawnBackend  # only on platforms without fork
 
         return SpawnBackend(parts, assemble, workers, rules, dispatcher)
-    backend = ProcessBackend(parts, assemble, workers, birth, rules, dispatcher)
+    backend = ProcessBackend(parts, assemble, workers, birth, rules, dispatcher, options.remote)
     heap.tell(options, record)  # while the zygote starts
     return backend
 
@@ -105,4 +107,5 @@ def _rules(options: LoaderOptions, record: LoaderRecord) -> Rules:
         dearer=record.ledger.dearer,
         mark_heap=heap.is_marked(options, record.ledger),
         units_at_once=options.units_at_once,
+        remote=record.remote_workers,
     )

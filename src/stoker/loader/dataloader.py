@@ -22,8 +22,9 @@ from stoker import collate, errors
 from stoker._core import nominal
 from stoker._core.machine import cpus
 from stoker._core.mistakes import with_known_names
+from stoker._engine.machines.cluster import Ray
 from stoker._engine.supervision.rules import StallAction
-from stoker._engine.tracebacks import hide_own_frames
+from stoker._engine.tracebacks import hide_own_frames, without_own_frames
 from stoker.datasets.base import is_stream
 from stoker.datasets.described import loaded_by
 from stoker.events import Listener
@@ -94,6 +95,14 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         batch_sampler: any iterable of lists of indices.
         collate_fn: makes a batch from a list of samples, in the worker. The default and `PadCollator` write straight
             into the shared memory of the batch; the result of any other function is copied once.
+        batch_transform: called with each collated batch, in the worker, and returns the batch that is delivered:
+            `stoker.device.Compose`, a module of Kornia or torchvision, any function. `stoker.batch_draws()` gives it
+            random numbers for each sample; other generators are seeded once for the batch. What it returns is copied
+            once.
+        pad_to: sizes by field, such as `{"input_ids": (128, 256, 512)}`: the second dimension of the field in a batch
+            gets the least that fits, padded in collation with the `PadCollator`'s value, or 0 in the default collation.
+            A longer batch keeps its own length, with one warning. A field is a key, a place, the name of an attribute,
+            or a tuple of them.
         drop_last: leaves out a last, smaller batch.
         batches_per_epoch: number of batches in an epoch. One shuffled pass over the samples follows another without
             end, and each epoch takes the next that many batches.
@@ -188,6 +197,11 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             raises `StalledError`.
         on_event: called in the training process with an `Event` for each death, stall, bad sample, …
 
+    Args: other machines
+        remote: `stoker.Ray(num_workers=...)` for workers on other machines, in addition to `num_workers` of this one
+            (0 is allowed: all are elsewhere). The batches are the same. A free worker of this machine gets the next
+            batch first.
+
     Args: memory
         memory_budget: bytes that loading may take in addition to the dataset: half for batches, half for the growth of
             the workers, in equal parts. More is refused, and a worker that grows beyond its part is replaced between
@@ -239,6 +253,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
 
     __initialized = False  # mangled as torch's: some frameworks switch it off to replace a sampler
 
+    @without_own_frames
     @with_known_names
     def __init__(
         self,
@@ -286,10 +301,16 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         device: Any = None,
         prefetch_to_device: int = 1,
         device_buffers: int | None = None,
+        remote: Ray | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
+        pad_to: Mapping[Any, int | Sequence[int]] | None = None,
     ) -> None:
+        if num_workers == "auto" and remote is not None:
+            raise ValueError("num_workers='auto' counts the workers of this machine alone: with remote= pass a number.")
         auto = _automatic() if num_workers == "auto" else None
         number = auto.most if auto is not None else argument_checks.integer("num_workers", num_workers, "'auto'")
         arguments = {name: value for name, value in locals().items() if name in _ARGUMENTS}
+        local, number = number, number + getattr(remote, "num_workers", 0) if number >= 0 else number
         options = checked({**arguments, "num_workers": number})
         shuffle = bool(shuffle)
         if sampler is None:
@@ -311,6 +332,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         record = self.__dict__[NAME] = LoaderRecord(options, auto)
         for name in TORCHS:
             setattr(self, name, getattr(options, name))
+        self.num_workers = local
         for name, value in record.own().items():
             if not _has_own(self, name):
                 self.__dict__[name] = value
@@ -362,7 +384,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         if self.__initialized and name in _FIXED:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         if name == "multiprocessing_context":
-            value = argument_checks.context_of(value, self.num_workers)
+            value = argument_checks.context_of(value, self.num_workers or record_of(self).remote_workers)
         object.__setattr__(self, name, value)
 
     @untraced
@@ -759,7 +781,7 @@ def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
             _end_workers(loader)
     elif isinstance(iterator, LoaderIterator) and iterator.workers != loader.num_workers:  # the attribute was set since
         _end_workers(loader)
-    if loader.persistent_workers and loader.num_workers > 0:
+    if loader.persistent_workers and (loader.num_workers or record.remote_workers) > 0:
         if loader._dataset_kind and record.resumed is not None:
             _end_workers(loader)  # their copies of a dataset with a state are at the end of the last epoch
         iterator = loader._iterator  # an iterator of a subclass needs only _reset(), as with torch

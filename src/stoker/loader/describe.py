@@ -133,7 +133,11 @@ def _workers(options: LoaderOptions, ledger: Ledger) -> str:
         kind = f"clean interpreters, each of which unpickles the dataset{_rebuilt(options, ledger)}"
     elif not birth.forked:
         kind = "clean interpreters, for which the dataset is unpickled once (its class declares unpickle_once)"
-    return f"{options.num_workers} processes, {kind} ({birth.why}){lives}{bound}"
+    remote = options.remote
+    if remote is not None:
+        bound = f"; {remote.num_workers} on other machines, placed by Ray (address={remote.address!r}){bound}"
+    number = options.num_workers - (0 if remote is None else remote.num_workers)
+    return f"{number} processes, {kind} ({birth.why}){lives}{bound}"
 
 
 def _rebuilt(options: LoaderOptions, ledger: Ledger) -> str:
@@ -180,8 +184,11 @@ def _ahead(options: LoaderOptions, ledger: Ledger) -> str:
 
 
 def _collation(options: LoaderOptions) -> str:
-    own = collate.is_ours(collate.for_output(options.collate_fn, options.output))
+    own = collate.is_ours(options.collation(options.output))
     name = asked(options.collate_fn, "__name__", type(options.collate_fn).__name__)
+    if options.worker_transform is not None:
+        transform = asked(options.batch_transform, "__name__", type(options.batch_transform).__name__)
+        own, name = False, f"{name}, then batch_transform={transform}"
     if not options.capabilities.lends_memory:
         return f"{name}, {options.output} leaves"
     how = "straight into shared memory" if own else "what it returns is copied into shared memory once"

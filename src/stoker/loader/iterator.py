@@ -110,7 +110,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._early: BaseException | None = None  # met while a batch was looked for that was not asked for
         self._finished = False
         self._num_yielded = 0  # torch's name, read by some checkpoint code
-        left = self._units.rewind(self._record, self.workers)
+        left = self._units.rewind(self._record, self._options.num_workers)
         for answer in left if self._accounted is None else [*left, self._accounted[0]]:
             self._discard(self._open_backend(), answer)
         self._accounted = None

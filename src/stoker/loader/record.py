@@ -135,14 +135,22 @@ class LoaderRecord:
 
     def options(self, loader: Any) -> LoaderOptions:
         """Returns the options as they are now: torch's attributes may have been set since the loader was made."""
+        own = {name: getattr(loader, name) for name in TORCHS}
+        own["num_workers"] += self.remote_workers
         return dataclasses.replace(
             self._made_with,
-            **{name: getattr(loader, name) for name in TORCHS},
+            **own,
             is_stream=bool(loader._dataset_kind),
             auto_collation=loader._auto_collation,
             index_sampler=loader._index_sampler,
             reported_length=loader._IterableDataset_len_called,
         )
+
+    @property
+    def remote_workers(self) -> int:
+        """Returns the number of workers on other machines."""
+        remote = self._made_with.remote
+        return 0 if remote is None else remote.num_workers
 
     def follow_torch(self, images: bool) -> None:
         """Makes the loader do what torch's does and no more: no `set_epoch` is called, nothing is suggested.

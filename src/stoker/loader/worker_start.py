@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 def birth_of(options: LoaderOptions, tell: Callable[[str], None] = lambda text: None) -> StartMethod:
     """Returns the start method of the next workers; warns by `tell` if threads of native libraries may hang them.
 
-    Unless the user has chosen a start method, workers start in a clean interpreter in two cases: they run nothing but
-    Stoker's own code while a native pool has threads, or their code names JAX, which has started a backend. Other code
-    may depend on flags, patches and open files of the script, which only a fork keeps.
+    Unless the user has chosen a start method, workers start in a clean interpreter in three cases: this process is a
+    worker of Ray; they run nothing but Stoker's own code while a native pool has threads; or their code names JAX,
+    which has started a backend. Other code may depend on flags, patches and open files of the script, which only a fork
+    keeps.
     """
     birth = choose_start_method(options.multiprocessing_context)._replace(once=unpickled_once(options.dataset))
     if not birth.forked:
         return birth
+    if options.multiprocessing_context is None and native_pools.is_ray_worker():
+        return birth._replace(forked=False, why="this process is a worker of Ray, whose forks hang")
     parts = _sent(options).values()
     free = options.multiprocessing_context is None
     if native_pools.jax_has_started() and not is_stokers(parts):
@@ -77,7 +80,7 @@ def check_sending(options: LoaderOptions) -> None:
 def _sent(options: LoaderOptions) -> dict[str, object]:
     """Returns what clean workers are sent of the user's, by the names under which messages speak of it."""
     names = ("dataset", "collate_fn", "worker_init_fn", "on_error")
-    return {name: getattr(options, name) for name in names}
+    return {**{name: getattr(options, name) for name in names}, "batch_transform": options.worker_transform}
 
 
 # Whether workers may use JAX. A forked worker that uses it waits for ever if JAX has started a backend before the fork.

@@ -9,7 +9,7 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ import numpy as np
 
 from stoker._core.machine.cpus import cpus
 from stoker.datasets.base import Dataset, is_stream
-from stoker.errors import MissingExtraError, StokerWarning
+from stoker.errors import MissingExtraError, MissingFieldError, StokerWarning
 from stoker.loader.dataloader import DataLoader
 from stoker.loader.worker_start import is_own, named_in
 from stoker.sources.index_file import Integers, index_cache, index_place, load_index, save_index
@@ -83,7 +83,10 @@ def lengths(dataset: Any, key: Key, workers: int | None = None) -> Integers:
             if np.array_equal(_of_batches(_loader(measured, 0, some)), kept[0][some]):
                 return kept[0].copy()  # which can be written
             _log.info("the lengths in %s are those of other samples, and are made anew", path)
-    made = _made(measured, min(cpus().number, len(dataset) // _BATCH) if workers is None else workers)
+    try:
+        made = _made(measured, min(cpus().number, len(dataset) // _BATCH) if workers is None else workers)
+    except MissingFieldError as error:
+        raise error.with_traceback(None) from None  # its message says it all
     any(save_index(path, identity, [made]) for path in paths)
     return made
 
@@ -109,6 +112,8 @@ class _Measured(Dataset[int]):
         return lambda indices: list(map(self._length, fetch(indices), indices))
 
     def _length(self, sample: Any, index: int) -> int:
+        if isinstance(sample, Mapping) and not callable(self.key) and self.key not in sample:
+            raise MissingFieldError(f"sample {index} has no {self.key!r}: it has {', '.join(map(repr, sample))}")
         value = self.key(sample) if callable(self.key) else sample[self.key]
         if not getattr(value, "ndim", 0):  # a tensor of one element is an integer too
             with suppress(TypeError):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from stoker._core import nominal
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 160
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -25,3 +29,11 @@ class Sampler(nominal.base("Sampler"), Generic[T_co]):  # type: ignore[misc]  # 
             NotImplementedError: the subclass does not define it.
         """
         raise NotImplementedError
+
+
+def described(sampler: object, *names: str, lengths: bool = False) -> str:
+    """Returns the `repr` of a sampler, from those of these attributes that are there and not None."""
+    own = vars(sampler)
+    parts = [f"{len(own['lengths']):,} lengths"] if lengths and "lengths" in own else []
+    parts += [f"{name}={_short.repr(own[name])}" for name in names if own.get(name) is not None]
+    return f"{type(sampler).__name__}({', '.join(parts)})"

@@ -8,7 +8,7 @@ from typing import Any
 
 from stoker._core import nominal
 from stoker._core.protocol import offered
-from stoker.samplers.base import Sampler
+from stoker.samplers.base import Sampler, described
 from stoker.samplers.passes import passes_of
 
 
@@ -47,6 +47,9 @@ class BatchSampler(Sampler[list[int]], nominal.base("BatchSampler")):  # type: i
         """
         if callable(hand_on := offered(self.sampler, "set_epoch")):
             hand_on(epoch)
+
+    def __repr__(self) -> str:
+        return described(self, "sampler", "batch_size", "drop_last")
 
     def __len__(self) -> int:
         """Returns the number of batches.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stoker.errors import StokerWarning
+from stoker.samplers.base import described
 from stoker.samplers.by_length import ByLength, checked_boundaries, checked_lengths, chosen_boundaries, some_sorted
 from stoker.samplers.draws import AnyGenerator
 from stoker.samplers.keyed import KeyedBatchSampler, flag, keys, numbered, permutations, positive
@@ -127,6 +128,9 @@ class BucketBatchSampler(KeyedBatchSampler):
             tokens += weight * float(lengths.sum(dtype=np.float64))
             padded += weight * float(lengths.max()) * len(lengths)
         return 1 - tokens / padded
+
+    def __repr__(self) -> str:
+        return described(self, "batch_size", "max_tokens", "shuffle", "drop_last", "buckets", lengths=True)
 
     def _number_of_buckets(self, some: Any) -> int:
         mean = math.fsum(some.tolist()) / len(some)  # rounded once, independent of the order of summation

@@ -100,7 +100,8 @@ def checked_lengths(lengths: Any, max_tokens: float | None) -> Lengths:
         if len(bad):
             raise ValueError(
                 f"lengths should be positive and finite, but lengths[{start + bad[0]}] is {part[bad[0]]}: leave out "
-                "samples that are empty, and look at how the lengths were computed"
+                "samples that are empty (keep = np.flatnonzero(lengths); stoker.Subset(dataset, keep) has the lengths "
+                "lengths[keep]), and look at how the lengths were computed"
             )
         long = np.flatnonzero(part > limit)
         if len(long):

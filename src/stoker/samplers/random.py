@@ -9,7 +9,7 @@ import numpy as np
 
 from stoker._core import nominal
 from stoker._core.hashing import hashes
-from stoker.samplers.base import Sampler
+from stoker.samplers.base import Sampler, described
 from stoker.samplers.draws import AnyGenerator, Draws, TorchDraws, draws_from
 from stoker.samplers.order import Int64Array, Order
 from stoker.samplers.passes import WalkedInEpochs
@@ -92,6 +92,9 @@ class RandomSampler(WalkedInEpochs, Sampler[int], nominal.base("RandomSampler"))
     def __len__(self) -> int:
         """Returns `num_samples`."""
         return self.num_samples
+
+    def __repr__(self) -> str:
+        return described(self, "data_source", "replacement")
 
     def _draws(self) -> Draws:
         draws = draws_from(self.generator)

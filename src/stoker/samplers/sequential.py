@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 
 from stoker._core import nominal
-from stoker.samplers.base import Sampler
+from stoker.samplers.base import Sampler, described
 from stoker.samplers.order import Int64Array, Order
 from stoker.samplers.passes import WalkedInEpochs
 
@@ -33,6 +33,9 @@ class SequentialSampler(WalkedInEpochs, Sampler[int], nominal.base("SequentialSa
     def __len__(self) -> int:
         """Returns the current length of the dataset."""
         return length_of(self.data_source)
+
+    def __repr__(self) -> str:
+        return described(self, "data_source")
 
 
 def length_of(dataset: Sized) -> int:

@@ -585,7 +585,7 @@ class AsStream:
         (Awaited(itself), {"threads_per_worker": 4, "num_workers": 1}, ValueError, "use concurrency=4"),
         (AsStream(), {}, TypeError, "`async def __getitem__`, of which each worker"),
     ],
-    ids=str,
+    ids=["no async", "number", "type", "threads", "stream"],
 )
 def test_wrong_arguments_are_refused(dataset: Any, settings: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from stoker import DataLoader, Dataset, StokerWarning
+from stoker.loader._random.sample_seeding import SampleSeeding
 
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 BAD = 7
@@ -66,3 +68,36 @@ def test_gather_that_raises_as_its_samples_is_not_blamed(workers: int) -> None:
     assert samples == 19
     assert any("sample 7 of batch 1 failed, and was left out" in text for text in texts)
     assert not any("gather()" in text for text in texts)
+
+
+def as_they_are(samples: list[Any]) -> Any:
+    """A function of users that keeps the samples."""
+    return samples
+
+
+def drawn(samples: list[Any]) -> Any:
+    return [random.random()]
+
+
+@pytest.mark.parametrize(
+    ("collate_fn", "seeds"),
+    [
+        *((keeps, False) for keeps in (list, tuple, as_they_are, lambda batch: batch)),
+        *((other, True) for other in (drawn, lambda batch: batch[0], lambda *batch: batch, lambda batch, more=1: more)),
+    ],
+)
+def test_generators_are_seeded_for_a_collator_that_may_draw(
+    monkeypatch: pytest.MonkeyPatch, collate_fn: Any, seeds: bool
+) -> None:
+    seeded: list[int] = []
+    collate = SampleSeeding.collate
+
+    def noted(self: SampleSeeding, seed: int, position: int, call: Any) -> Any:
+        seeded.append(position)
+        return collate(self, seed, position, call)
+
+    monkeypatch.setattr(SampleSeeding, "collate", noted)
+    batches = list(DataLoader(range(6), 2, collate_fn=collate_fn, output="numpy"))
+    assert seeded == ([0, 2, 4] if seeds else [])
+    if not seeds:
+        assert [[*batch] for batch in batches] == [[0, 1], [2, 3], [4, 5]]

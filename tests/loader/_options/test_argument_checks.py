@@ -224,7 +224,7 @@ def test_every_argument_is_an_attribute_under_its_own_name() -> None:
         "batch_size": 2,
         "shuffle": True,
         "num_workers": 1,
-        "collate_fn": list,
+        "collate_fn": stoker.PadCollator(),
         "pin_memory": True,
         "drop_last": True,
         "timeout": 3,
@@ -258,6 +258,8 @@ def test_every_argument_is_an_attribute_under_its_own_name() -> None:
         "max_samples_per_worker": 9,
         "share_heap": False,
         "on_event": print,
+        "batch_transform": print,
+        "pad_to": {"input_ids": 4},
     }
     loader = stoker.DataLoader(**given)
     attributes = vars(loader)

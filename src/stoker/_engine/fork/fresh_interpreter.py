@@ -24,6 +24,7 @@ from stoker._engine.process import linux
 from stoker._engine.serialize import main_module, pickler, unpicklable
 from stoker._engine.serialize.main_module import names_after_import, preparation_of
 from stoker._engine.serialize.payload import Block, Head
+from stoker.errors import CannotSendError
 
 _NAME = "StokerZygote"
 _COMMAND = (
@@ -40,6 +41,7 @@ def start(
     fds: Sequence[int | None],
     plan: object = None,
     lent: list[object] | None = None,
+    by_value: bool = False,
 ) -> int:
     """Starts a clean interpreter that calls a function of its own with what it is sent; returns its pid.
 
@@ -50,6 +52,8 @@ def start(
             stay open here.
         plan: what it is told before it opens the parts. Nothing of the user's.
         lent: gets what the caller keeps until the new process, and those that it forks, have ended.
+        by_value: whether the main module's classes and functions travel by value: the parts go on to another machine,
+            which has no script to import, and which no lock of multiprocessing can reach.
 
     The caller reaps the process. Safe in any thread. Objects of `parts` must not change while this runs.
 
@@ -59,12 +63,17 @@ def start(
         RuntimeError: called while this process is itself being prepared: the script lacks its main guard.
     """
     preparation = preparation_of(_NAME)
-    importable = names_after_import(preparation)
+    importable = None if by_value else names_after_import(preparation)
     if importable is None:
         preparation.pop("init_main_from_name", None)
         preparation.pop("init_main_from_path", None)
     with contextlib.closing(Block()) as stream, contextlib.closing(Block()) as buffers, pickler.spawning() as theirs:
         written = _written(parts, importable, stream)
+        if by_value and theirs:
+            raise CannotSendError(
+                "the dataset or a function has a lock, queue or shared tensor of multiprocessing, which belongs to "
+                "this machine: it cannot be sent to workers on others (remote=)"
+            )
         buffers.expect(sum(view.nbytes + mmap.PAGESIZE for view in written.large))
         head = Head(
             entry=entry,
@@ -77,24 +86,29 @@ def start(
             places=[(buffers.align(mmap.PAGESIZE), buffers.write(view)) for view in written.large],
             tracker=_resource_tracker(),
         )
-        at = stream.size
-        stream.write(pickle.dumps(head))
-        executable = os.fsencode(spawn.get_executable())
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [executable, *flags, "-c", _COMMAND.format(stream=stream.fd, head=at)]
-        every = {*fds, *theirs, stream.fd, buffers.fd, head["tracker"]}
-        travelling = [descriptor for descriptor in every if descriptor is not None]
         if lent is not None:
             lent += written.lent
-        pid = 0
-        try:
-            with _interrupt_held():
-                pid = util.spawnv_passfds(executable, [os.fsencode(word) for word in command], travelling)
-        except BaseException:  # Ctrl-C while it was started, heard now
-            if pid:
-                linux.end(pid)
-            raise
-        return pid
+        return launch(stream, head)
+
+
+def launch(stream: Block, head: Head) -> int:
+    """Starts an interpreter for parts that `stream` holds, packed; writes `head` behind them. Returns its pid."""
+    at = stream.size
+    stream.write(pickle.dumps(head))
+    executable = os.fsencode(spawn.get_executable())
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    command = [executable, *flags, "-c", _COMMAND.format(stream=stream.fd, head=at)]
+    every = {*head["fds"], *head["shared"], stream.fd, head["buffers"], head["tracker"]}
+    travelling = [descriptor for descriptor in every if descriptor is not None]
+    pid = 0
+    try:
+        with _interrupt_held():
+            pid = util.spawnv_passfds(executable, [os.fsencode(word) for word in command], travelling)
+    except BaseException:  # Ctrl-C while it was started, heard now
+        if pid:
+            linux.end(pid)
+        raise
+    return pid
 
 
 def check_parts(parts: Mapping[str, object]) -> None:

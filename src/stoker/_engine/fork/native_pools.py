@@ -72,6 +72,13 @@ def jax_has_started() -> bool:
     return bool(getattr(bridge, "_backends", True))
 
 
+def is_ray_worker() -> bool:
+    """Returns whether this process is a worker of Ray: a fork of it, which lacks Ray's threads, hangs."""
+    ray = sys.modules.get("ray._private.worker")
+    worker = getattr(ray, "global_worker", None)
+    return worker is not None and getattr(worker, "mode", None) == getattr(ray, "WORKER_MODE", 1)
+
+
 _FORKS = tuple(
     ("ignore", re.compile(text), category, None, 0)
     for text, category in (

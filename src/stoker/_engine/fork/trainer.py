@@ -26,6 +26,7 @@ from stoker._engine.backends import FORKED, Assemble, Parts, StartMethod
 from stoker._engine.commands import StreamStates
 from stoker._engine.fork import native_pools
 from stoker._engine.fork.zygote_handle import ZygoteHandle, end_all
+from stoker._engine.machines.cluster import Ray
 from stoker._engine.messages import (
     AskStacks,
     AskWorkers,
@@ -94,13 +95,22 @@ class ProcessBackend(Backend):
         how: start method.
         rules: limits of the workers, and number of deaths that are survived.
         event_sink: receives the events.
+        cluster: where the last of the workers are; None if all are processes of this machine.
     """
 
     capabilities = FORKED
 
     def __init__(
-        self, parts: Parts, assemble: Assemble, workers: int, how: StartMethod, rules: Rules, event_sink: EventSink
+        self,
+        parts: Parts,
+        assemble: Assemble,
+        workers: int,
+        how: StartMethod,
+        rules: Rules,
+        event_sink: EventSink,
+        cluster: Ray | None = None,
     ) -> None:
+        self._cluster = cluster
         self._parts = parts
         self._assemble = assemble
         self._workers = workers
@@ -131,7 +141,7 @@ class ProcessBackend(Backend):
     def _bear(self) -> None:
         leave_if_left_behind()
         rules = self._rules._replace(deaths=self._deaths.times)
-        self._life = ZygoteHandle(self._how, self._workers, rules, self._parts, self._assemble)
+        self._life = ZygoteHandle(self._how, self._workers, rules, self._parts, self._assemble, self._cluster)
         self._lives.append(self._life)
         if self.is_closed:  # meanwhile, by the end of the interpreter
             end_all(self._lives)

@@ -44,10 +44,12 @@ from stoker._engine.commands import (
 from stoker._engine.fork import heap_sharing, native_pools
 from stoker._engine.fork.forked_process import Lineage, Stacks, live
 from stoker._engine.fork.native_pools import ForkDeadlockCheck
+from stoker._engine.machines.remote_workers import RemoteWorkers
 from stoker._engine.messages import (
     AskStacks,
     AskWorkers,
     Flushing,
+    FromBridge,
     FromTrainer,
     FromWorker,
     Grow,
@@ -77,6 +79,8 @@ class Ends(NamedTuple):
     """Socket for requests from any thread of the trainer."""
     trainer: int | None = None
     """pidfd of the trainer, or None if pidfds are not available."""
+    bridge: int | None = None
+    """Socket to the bridge to workers on other machines, or None without them."""
     arena: ArenaFiles = ArenaFiles()
     """The arena's shared files."""
 
@@ -87,8 +91,8 @@ class Ends(NamedTuple):
     @classmethod
     def of(cls, flat: Sequence[int | None]) -> Ends:
         """Returns the ends of these descriptors."""
-        channel, lifeline, inquiry, trainer, *arena = cast("list[int]", flat)
-        return cls(channel, lifeline, inquiry, trainer, ArenaFiles(arena))
+        channel, lifeline, inquiry, trainer, bridge, *arena = cast("list[int]", flat)
+        return cls(channel, lifeline, inquiry, trainer, bridge, ArenaFiles(arena))
 
 
 class _ForkedWorker:
@@ -107,7 +111,7 @@ class Zygote:
     Args:
         channel: to the trainer.
         ends: its descriptors at birth.
-        workers: number of workers to fork.
+        workers: number of workers: those to fork, and those on other machines.
         rules: limits of the workers.
         source: origin of the workers' job.
         collecting: whether workers run Python's garbage collector, as the trainer does.
@@ -145,8 +149,10 @@ class Zygote:
             ahead=True,
             may_be_locked=True,
         )
-        self._workers = workers
+        self._workers = workers = workers - rules.remote
         self._children: dict[int, _ForkedWorker] = {}
+        bridge: Channel[FromBridge] | None = None if ends.bridge is None else Channel(socket.socket(fileno=ends.bridge))
+        self._remote = None if bridge is None else RemoteWorkers(bridge, workers)
         self._marks = WorkerActivity(workers)
         self._stacks = Stacks(workers)
         self._deadlock_check = ForkDeadlockCheck()
@@ -167,6 +173,8 @@ class Zygote:
             self._watch(self._alarm.descriptor, self._ring)
         if self._trainer_descriptor is not None:
             self._watch(self._trainer_descriptor, self._end)
+        if self._remote is not None:
+            self._watch(self._remote.channel.fileno(), self._from_bridge)
         for number in range(self._workers):
             self._spawn(number)
             self._from_trainer()  # the first unit does not wait for the last worker
@@ -191,8 +199,11 @@ class Zygote:
     def _flush(self) -> None:
         """Sends queued messages, and watches sockets that were not ready."""
         workers = [child.channel for child in self._children.values()]
-        all_of: tuple[Channel[FromTrainer] | Channel[AskStacks | AskWorkers] | Channel[FromWorker], ...]
-        all_of = (self._trainer, self._inquiry, *workers)
+        bridge = () if self._remote is None else (self._remote.channel,)
+        all_of: tuple[
+            Channel[FromTrainer] | Channel[AskStacks | AskWorkers] | Channel[FromWorker] | Channel[FromBridge], ...
+        ]
+        all_of = (self._trainer, self._inquiry, *workers, *bridge)
         for channel in all_of:
             if not (channel.unsent or self._full):  # nearly always
                 continue
@@ -207,6 +218,8 @@ class Zygote:
 
     def _handle(self, events: Iterable[Event]) -> None:
         for command in self._supervisor.handle(events, time.monotonic()):
+            if self._remote is not None and self._remote.carries_out(command):
+                continue
             if isinstance(command, Send):
                 self._children[command.worker].channel.send(command.message)
             elif isinstance(command, Tell):
@@ -231,13 +244,14 @@ class Zygote:
                     child.is_killed = True
                     linux.kill(child.pid)
             case Inspect(number, unit, seconds):
-                position, in_run, stack = self._marks.read(number), self._marks.in_run(number), self._stacks_of(number)
+                position, in_hand = self._marks.read(number), self._marks.in_hand(number)
+                stack = self._stacks_of(number)
                 child = self._children[number]  # meanwhile it may have answered
                 events = [Heard(number, message) for message in child.channel.receive()]
-                self._handle([Inspected(number, unit, seconds, position, stack, in_run), *events])
+                self._handle([Inspected(number, unit, seconds, position, stack, in_hand), *events])
             case CheckLocks():
-                pids = [self._children[number].pid for number in command.workers]
-                if self._deadlock_check.shows(pids, time.monotonic()):
+                pids = [self._children[number].pid for number in command.workers if number in self._children]
+                if pids and self._deadlock_check.shows(pids, time.monotonic()):
                     self._trainer.send(WorkersLocked(self._stacks_of(*self._children)))
             case Trim():
                 linux.give_back()
@@ -245,11 +259,15 @@ class Zygote:
                 self._end()
 
     def own_bytes(self, worker: int) -> int:
-        """Returns the private memory of a worker."""
+        """Returns the private memory of a worker; 0 for one on another machine."""
+        if self._remote is not None and self._remote.has(worker):
+            return 0
         return linux.private_bytes(self._children[worker].pid)
 
     def has_duties(self, worker: int) -> bool:
         """Returns whether a worker has duties at its end."""
+        if self._remote is not None and self._remote.has(worker):
+            return self._remote.has_duties(worker)
         return self._marks.has_duties(worker)
 
     def available(self) -> memory.Available:
@@ -301,6 +319,8 @@ class Zygote:
         self._alarm.close()
         self._trainer.close()
         self._inquiry.close()
+        if self._remote is not None:
+            self._remote.channel.close()
         zygotes.close()
         for child in self._children.values():
             child.channel.close()
@@ -325,11 +345,13 @@ class Zygote:
         status = linux.reap(child.pid, REAP)
         if went_on and not child.is_killed and status == -signal.SIGKILL:
             status = linux.CLOSED
-        in_run = self._marks.in_run(number)
-        self._handle([Exited(number, status, position, self._stacks.last_words(number), in_run)])
+        last_words, in_hand = self._stacks.last_words(number), self._marks.in_hand(number)
+        self._handle([Exited(number, status, position, last_words, in_hand=in_hand)])
 
     def _end(self) -> NoReturn:
         """Ends the workers and this process: the idle at once, the busy after a moment, later those with duties."""
+        if self._remote is not None:
+            self._remote.channel.close()  # the bridge ends, and with it its agents
         for child in self._children.values():
             child.channel.close()
         left = self._await_leaving({number: child.pid for number, child in self._children.items()}, LEAVE)
@@ -387,6 +409,13 @@ class Zygote:
             self._inquiry.send(ReportAnswer(question.number, answer))
         if self._inquiry.ended:  # the trainer goes on to its end
             self._selector.unregister(self._inquiry.fileno())
+
+    def _from_bridge(self) -> None:
+        assert self._remote is not None
+        self._handle(self._remote.events())
+        if self._remote.broken is not None:
+            self._trainer.send(self._remote.broken)
+            self._end()
 
     def _from_worker(self, number: int, child: _ForkedWorker, ended: bool = False) -> None:
         if self._children.get(number) is not child:  # another has taken its place since

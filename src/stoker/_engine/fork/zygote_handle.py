@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import threading
 import time
 
@@ -15,6 +16,7 @@ from stoker._core.machine.timer import Timer
 from stoker._engine.backends import Assemble, Parts, StartMethod
 from stoker._engine.fork import start_zygote
 from stoker._engine.fork.zygote import Ends
+from stoker._engine.machines.cluster import Ray
 from stoker._engine.messages import AskStacks, AskWorkers, Flushing, ReportAnswer, ToTrainer, WorkerPids
 from stoker._engine.process import linux
 from stoker._engine.process.channel import Channel, pair
@@ -31,8 +33,17 @@ from stoker._engine.transport.segments import ArenaFiles
 class ZygoteHandle:
     """One zygote and all that belongs to it, so that it can be ended without the backend: by garbage, or at exit."""
 
-    def __init__(self, how: StartMethod, workers: int, rules: Rules, parts: Parts, assemble: Assemble) -> None:
+    def __init__(
+        self,
+        how: StartMethod,
+        workers: int,
+        rules: Rules,
+        parts: Parts,
+        assemble: Assemble,
+        cluster: Ray | None = None,
+    ) -> None:
         self.owner = os.getpid()
+        self._bridge: int | None = None  # the pid of the bridge to workers on other machines
         self.workers: list[int] = []
         self._lent: list[object] = []  # memory of tensors that workers open by its name
         with (
@@ -59,15 +70,26 @@ class ZygoteHandle:
             self.alarm = Timer()
             undo.callback(self.alarm.close)
             trainer = linux.process_descriptor(self.owner)
-            ends = Ends(theirs.fileno(), lifeline, answers.fileno(), trainer, self.arena)
+            bridge: tuple[socket.socket, ...] = () if cluster is None else pair()
+            for end in bridge:
+                handed_over.callback(end.close)
+            of_bridge = bridge[0].fileno() if bridge else None
+            ends = Ends(theirs.fileno(), lifeline, answers.fileno(), trainer, of_bridge, self.arena)
             if ends.trainer is not None:
                 handed_over.callback(os.close, ends.trainer)
             if how.forked:
-                mine = (ours.fileno(), asks.fileno(), self.lifeline, self.alarm.descriptor)
+                mine = (ours.fileno(), asks.fileno(), self.lifeline, self.alarm.descriptor, *map(_number, bridge[1:]))
                 self.pid = start_zygote.fork(ends, mine, workers, rules, assemble(parts), self.hold, how.context)
             else:
                 self.pid = start_zygote.clean(ends, workers, rules, parts, assemble, how, self._lent)
             undo.callback(linux.end, self.pid)
+            if cluster is not None:  # local workers begin while the dataset is pickled for the others
+                from stoker._engine.machines.start_bridge import start_bridge  # here: it pickles
+
+                self._bridge = start_bridge(
+                    bridge[1].fileno(), self.arena, cluster, workers - rules.remote, {**parts, "assemble": assemble}
+                )
+                undo.callback(linux.end, self._bridge)
             self.descriptor = linux.process_descriptor(self.pid)
             if self.descriptor is not None:
                 undo.callback(os.close, self.descriptor)
@@ -124,10 +146,18 @@ class ZygoteHandle:
                 self.channel.hang_up()
             self._await_end(seconds or REAP)
             self._reap_orphans()
+            self._end_bridge(GONE)
         except BaseException:  # Ctrl-C once more: then at once
             linux.kill(self.pid, self.descriptor)
             linux.reap(self.pid, GONE)
+            self._end_bridge(0.0)
             raise
+
+    def _end_bridge(self, seconds: float) -> None:
+        """Waits for the bridge's end, which follows that of the zygote."""
+        bridge, self._bridge = self._bridge, None
+        if bridge is not None and linux.reap(bridge, seconds) is None and not linux.reaped(bridge):
+            linux.end(bridge)
 
     def _await_end(self, seconds: float) -> None:
         """Waits this long for the zygote's end; longer if it reports workers with duties at their end."""
@@ -166,6 +196,10 @@ class ZygoteHandle:
         self._hear_last()
         for pid in self.workers:
             linux.reap(pid, REAP)
+
+
+def _number(end: socket.socket) -> int:
+    return end.fileno()
 
 
 def end_all(lives: list[ZygoteHandle]) -> None:

@@ -30,8 +30,9 @@ def answers_of(message: Delivery, report: UnitReport) -> list[Answer]:
             Answer(number, kind, (shared, value) if kind == "batch" else value, worker, UnitReport(*fields))
             for number, (kind, value, fields) in enumerate(made, unit)
         ]
-    if answers[-1].kind == "error":
-        answers[-1].value = pickle.loads(cast("bytes", answers[-1].value))
+    for answer in answers:
+        if answer.kind == "error":
+            answer.value = pickle.loads(cast("bytes", answer.value))
     if seconds and answers[-1].kind == "batch":
         batches = [cast("tuple[object, Packed]", answer.value)[1] for answer in answers if answer.kind == "batch"]
         in_messages = sum(len(data) for _, _, _, data, _ in batches if isinstance(data, bytes))

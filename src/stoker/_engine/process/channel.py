@@ -46,6 +46,10 @@ class Channel(Generic[Received]):
         data = pickle.dumps(packed(message), 5)
         self._out.append(memoryview(_HEADER.pack(len(data)) + data))
 
+    def queue_bytes(self, data: memoryview) -> None:
+        """Keeps bytes for the next `flush`, which belong to the message before. To be called when it is sent."""
+        self._out.append(data)
+
     def flush(self) -> None:
         """Sends what the kernel takes at once. A peer that is gone takes nothing, and its end is read elsewhere."""
         if len(self._out) > 1:

@@ -16,7 +16,7 @@ from typing import NoReturn, TypeVar, cast
 
 from stoker import errors
 from stoker._core.machine import reserve
-from stoker._engine.activity import ACTIVITY, NEW_MARK, RUN, Activity, Mark
+from stoker._engine.activity import ACTIVITY, IN_HAND, NEW_MARK, Activity, Mark
 from stoker._engine.backend import (
     EARLY,
     Failure,
@@ -32,6 +32,7 @@ from stoker._engine.backend import (
 )
 from stoker._engine.messages import (
     Broken,
+    Drop,
     FromWorker,
     Kind,
     Leave,
@@ -76,9 +77,12 @@ class Worker(ABC):
 
     def __init__(self, number: int, arena: ArenaFiles, mark: Mark | None = None) -> None:
         self._number = number
-        self._mark: Mark = [*NEW_MARK, 0, 0] if mark is None else mark
+        self._where = f"in DataLoader worker process {number}"
+        self._mark: Mark = [*NEW_MARK, 0, -1] if mark is None else mark
         self._writer = SlotWriter(arena, self._ask, self._hand_over)
-        self._made: list[Made] = []  # finished units of a run, from `_unit` on
+        self._made: list[Made] = []  # finished units of a run, from `_unit` on, that are not answered
+        self._dropped_below = 0  # units of runs that nobody wants
+        self._left = 0  # units of the run in hand that are not answered, nor finished
         self._inbox: list[Unit | SlotGiven] = []
         self._announced: set[int] = set()  # units in the inbox that the job knows of
         self._unit = -1
@@ -117,7 +121,7 @@ class Worker(ABC):
         try:
             job_factory = source.job_factory()
         except Exception as error:
-            self.send(Broken(dumps(Failure.of(error, f"in DataLoader worker process {self._number}"))))
+            self.send(Broken(dumps(Failure.of(error, self._where))))
             raise process_setup.Leaving(1) from None
         self._mark[ACTIVITY] = Activity.IDLE
         end_duties.begin()
@@ -128,7 +132,7 @@ class Worker(ABC):
 
     def run(self, job_factory: JobFactory) -> None:
         """Works until its peer has ended."""
-        where = f"in DataLoader worker process {self._number}"
+        where = self._where
         job: Job | None = None
         init_failure: Failure | None = None
         try:
@@ -152,9 +156,10 @@ class Worker(ABC):
                 self._offered = None if slot is None else Slot(*slot)
                 count = len(blob) if isinstance(blob, list) else 1
                 self._writer.begin(self._offered if part is None else None, count)
-                if job is None and isinstance(blob, list):
-                    self._made.append(("error", dumps(init_failure), plain(UnitReport())))
-                    self._run_start = start
+                if isinstance(blob, list) and (job is None or self._unit < self._dropped_below):
+                    outcome = ("empty", b"") if job is not None else ("error", dumps(init_failure))
+                    self._made = [cast("Made", (*outcome, plain(UnitReport())))] * len(blob)
+                    self._run_start, self._left = start, 0
                     self._answer_run()
                 elif job is None:
                     self._answer("error", dumps(init_failure), start, None)
@@ -169,6 +174,10 @@ class Worker(ABC):
             if job is not None:
                 job.close()
 
+    def _failure(self, error: Exception, where: str) -> Failure:
+        """Returns the description of an error of a unit."""
+        return Failure.of(error, where)
+
     def _do(
         self, job: Job, blob: bytes, start: float, where: str, known: KnownFaults, made_parts: Sequence[MadePart]
     ) -> None:
@@ -179,30 +188,34 @@ class Worker(ABC):
 
     def _do_run(self, job: Job, works: list[bytes], start: float, where: str) -> None:
         """Makes units one after the other, and answers with those that are finished when `EARLY` seconds are over, when
-        the slot is full, and behind one that is not plain: one worker or another makes the rest one by one.
+        the slot is full, and behind one that is not plain. The rest is a run of its own, which comes next: a worker
+        makes units in ascending order.
         """
         process_setup.one_thread()
-        self._run_start, last = start, len(works) - 1
-        for place, blob in enumerate(works):
-            self._mark[RUN] = place
+        first, count = self._unit, len(works)
+        self._run_start, self._left = start, count
+        for place, blob in enumerate(works, 1):
+            self._mark[IN_HAND] = first + place - 1
             kind, value = self._run_job(job, blob, where, (), ())
             self._writer.let_go()
-            if place and not self._made:  # the slot was full, and the finished ones are handed over
-                self._answer(kind, value, self._start, job)
-                return
             report, self._start = job.report(), time.perf_counter()
             self._made.append((cast("MadeKind", kind), value, plain(report)))
+            self._left = count - place
             is_plain = kind == "batch" and not (report.notes or report.faults or report.drawn)
-            is_over = place == last or not is_plain or self._start - start - self._waited > EARLY
+            is_over = not (self._left and is_plain) or self._start - self._run_start - self._waited > EARLY
             if is_over or not self._writer.begin_next():
-                self._answer_run()
-                return
+                break
+        self._answer_run()
+        if place < count:
+            self._inbox.insert(0, Unit(first + place, works[place:], None, (), None, ()))
+            self._keep(self.arrived())  # it may have to leave, or nobody wants the rest
 
     def _hand_over(self) -> None:
-        """Answers with the finished units of a run, and goes on with the next one as with any single unit."""
+        """Answers with the finished units of a run and their slot, and goes on with the one in hand."""
         count = len(self._made)
         self._answer_run(goes_on=True)
         self._unit += count
+        self._run_start = self._start
 
     def _answer_run(self, goes_on: bool = False) -> None:
         made, self._made = self._made, []
@@ -215,8 +228,7 @@ class Worker(ABC):
         seconds, self._waited = self._start - self._run_start - self._waited, 0.0
         processor = time.process_time()
         used, self._processor = processor - self._processor, processor
-        self._mark[RUN] = 0
-        self.send(UnitDone(self._unit, "run", made, seconds, plain(UnitReport()), used, goes_on))
+        self.send(UnitDone(self._unit, "run", made, seconds, plain(UnitReport()), used, self._left))
         if not goes_on:
             self._mark[ACTIVITY] = Activity.IDLE
 
@@ -225,13 +237,24 @@ class Worker(ABC):
     ) -> tuple[Kind, object]:
         try:
             work, parts = pickle.loads(blob), self._from_others(made_parts) if made_parts else ()
-            return "batch", self._writer.finish(job.run(work, self._writer.lend, known, made_rows=parts)).packed()
+            return "batch", self._packed(job.run(work, self._writer.lend, known, made_rows=parts))
         except StreamEnd:
             return "end", b""
         except NothingLeft:
             return "empty", b""
         except Exception as error:
-            return "error", dumps(Failure.of(error, located(where, job.failed_index())))
+            return "error", dumps(self._failure(error, located(where, job.failed_index())))
+
+    def _packed(self, batch: object) -> object:
+        """Returns the written batch; raises CannotSendError if part of it does not pickle."""
+        try:
+            return self._writer.finish(batch).packed()
+        except errors.StokerError:
+            raise
+        except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
+            from stoker._engine.serialize import unpicklable  # loads cloudpickle
+
+            raise unpicklable.in_batch(batch, error) from None
 
     def _from_others(self, parts: Sequence[MadePart]) -> list[MadeRows]:
         """Returns the samples that other workers have made of the unit, out of its slot: that may be given away when
@@ -269,7 +292,7 @@ class Worker(ABC):
             parts = math.ceil(count / (rows[1] - rows[0]))
             return "short" if self._is_short else "misfit", (error.for_good, self._handed_over(job, parts))
         except Exception as error:
-            return "error", dumps(Failure.of(error, located(where, job.failed_index())))
+            return "error", dumps(self._failure(error, located(where, job.failed_index())))
 
     def _handed_over(self, job: Job, parts: int = 0) -> bytes | None:
         """Returns the form of the samples of a part that is written; else its samples, pickled, where memory holds
@@ -365,6 +388,8 @@ class Worker(ABC):
         for message in messages:
             if isinstance(message, Resume):
                 self._resume = message.state
+            elif isinstance(message, Drop):
+                self._dropped_below = message.before
             elif isinstance(message, Leave):
                 raise process_setup.Leaving(0)
             elif isinstance(message, TrimMemory):
@@ -465,17 +490,20 @@ def work(run: Callable[[], None], bye: Callable[[], None], last_words: int | Non
         last_words: a descriptor that another process reads when this one has ended.
 
     Raises:
-        SystemExit: `sys.exit()` in the user's code ends the worker, as in any process; or the worker cannot continue.
+        SystemExit: `sys.exit()` in the user's code ends the worker, as in any process, and so does another exception
+            that is no Exception, as KeyboardInterrupt; or the worker cannot continue.
     """
     code = 0
     try:
         run()
     except process_setup.Leaving as left:
         code = int(left.code or 0)
-    except SystemExit:
+    except BaseException as error:
         if last_words is not None:
             os.write(last_words, traceback.format_exc().encode(errors="replace"))
-        raise
+        if last_words is None or isinstance(error, SystemExit):
+            raise
+        code = 1  # the trainer's error has the traceback
     finally:
         end_duties.look()
         bye()

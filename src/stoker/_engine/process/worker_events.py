@@ -1,5 +1,5 @@
 """The death or stall of a worker: its consequence for the units, and the errors and events that describe it to the
-user.
+user. The file is long because what a death proves and what is said of it are decided together.
 """
 
 from __future__ import annotations
@@ -46,13 +46,22 @@ from stoker.events import (
 
 def death(rules: Rules, end: WorkerExit, where: Where | None) -> Event:
     """Returns the event of a worker's death; `where` is its unit and mark, or None if it was idle."""
+    if end.is_lost:
+        at = "" if where is None else f", while it made {where.text}"
+        message = (
+            f"worker {end.worker} (pid {end.pid}) is lost{at}: its machine has ended, or cannot be reached. Other "
+            "workers make its unfinished batches, and another is started in its place. This counts toward "
+            f"max_restarts only where one batch has lost {HOSTS} machines."
+        )
+        return _of_death(WorkerDied, end, where, message)
     then = "It was replaced, and its unfinished batches are made again. "
     there = None if where is None else where.text
     then += f"Each worker that makes {there} dies." if end.blamed else f"(max_restarts={rules.max_restarts})"
+    stack = "" if end.blamed else end.stack  # the fault of the sample has it
     if end.stalled:
         message = f"worker {end.worker} (pid {end.pid}) stalled at {there}, and was ended. {then}"
     else:
-        message = str(died(end.worker, end.pid, end.code, there, stack=end.stack, then=then))
+        message = str(died(end.worker, end.pid, end.code, there, stack=stack, then=then))
     return _of_death(PoisonSample if end.blamed else WorkerDied, end, where, message)
 
 
@@ -210,7 +219,10 @@ _LOST_MEMORY = (
     "/dev/shm, or that was cut off."
 )
 
-_LEFT = "The process ended itself: by sys.exit() or os._exit() in the dataset or in a library, for instance."
+_LEFT = (
+    "The process ended itself: by sys.exit(), os._exit() or KeyboardInterrupt in the dataset or in a library, for "
+    "instance."
+)
 
 MINDER = "the helper process"
 """The zygote's name in messages."""
@@ -220,7 +232,7 @@ _DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 def died(
     number: int,
-    pid: int,
+    pid: int | str,
     code: int | None,
     where: str | None,
     deaths: int = 1,
@@ -268,7 +280,7 @@ def without_unit(position: Position) -> Where | None:
     return Where("its copy of the dataset (unpickling)")
 
 
-def blamed(pid: int, code: int | None, position: Position) -> str:
+def blamed(pid: int | str, code: int | None, position: Position) -> str:
     """Returns the description of a position in a unit that ended several workers, the last one like this."""
     return f"{_ended(pid, code)}. So did each worker that made this batch before, {_there(position)}.{_cause(code)}"
 
@@ -290,7 +302,7 @@ DOUBTED = "a worker died while it made this unit and others at once"
 """The description of a unit that was made together with others."""
 
 
-def _ended(pid: int, code: int | None) -> str:
+def _ended(pid: int | str, code: int | None) -> str:
     """Returns the description of a death, in the words of both errors of torch's, which programs look for."""
     ended = linux.exit_text(code)
     if ended.startswith("exited unexpectedly"):
@@ -323,6 +335,8 @@ def _there(position: Position) -> str:
 def not_started(who: str, error: OSError) -> errors.WorkerStartError:
     """Returns the error for a process that cannot be started; `who` names it."""
     why = "The limit on processes (`ulimit -u`, or the container's `pids.max`) or on memory is reached"
+    if error.errno is None:  # no limit of this machine's: the text says all
+        return errors.WorkerStartError(str(error))
     if error.errno in _DESCRIPTORS:
         why = "The limit on open files is reached (`ulimit -n`; of the whole machine: `fs.file-max`)"
     return errors.WorkerStartError(f"could not start {who}: {error}. {why}: use fewer workers, or raise the limit.")
@@ -368,14 +382,20 @@ class WorkerDeath(NamedTuple):
         code: its exit code, negative for a signal; None if unknown.
         stack: its last Python stack, if it was available.
         stall: the stall for which it was ended, with its stack then; or None.
+        is_lost: whether its machine may have ended with it.
     """
 
     units: Sequence[int]
     position: Position
-    pid: int
+    pid: int | str
     code: int | None
     stack: str = ""
     stall: tuple[Stall, str] | None = None
+    is_lost: bool = False
+
+
+HOSTS = 3
+"""Machines that end while they make one unit, from which on the unit may be to blame, and such ends count as deaths."""
 
 
 class Blame:
@@ -391,6 +411,7 @@ class Blame:
         self._stalls = stalls
         self._several = rules.units_at_once > 1  # samples of several units are made at a time
         self._known: dict[int, list[KnownFault]] = {}
+        self._lost: dict[int, int] = {}  # unit → machines that ended while they made it
 
     def known(self, unit: int) -> KnownFaults:
         """Returns the known faults of the unit."""
@@ -401,6 +422,7 @@ class Blame:
         self._restarts.answered(unit)
         self._stalls.answered(unit)
         self._known.pop(unit, None)
+        self._lost.pop(unit, None)
 
     @property
     def deaths(self) -> tuple[float, ...]:
@@ -410,6 +432,11 @@ class Blame:
     def died(self, death: WorkerDeath, now: float) -> Verdict:
         """Records the death of a worker; returns its consequence. A fault of the unit is known from now on."""
         unit = death.units[0] if death.units else None
+        if death.is_lost:  # its mark may be old: it proves nothing
+            if unit is not None:
+                self._lost[unit] = self._lost.get(unit, 0) + 1
+            few = unit is None or self._lost[unit] < HOSTS
+            return Verdict(0.0) if few else self._restarts.died(unit, None, None, now)
         if self._several and unit is not None and unit not in self._known:
             return self._doubt(death.units, now)
         place = None if death.position == IDLE else death.position.mark

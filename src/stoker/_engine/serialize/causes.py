@@ -32,15 +32,30 @@ def is_known(value: Any) -> bool:
 
 def explained(value: Any, error: Exception) -> str:
     """A sentence on an object that was refused: its kind, the reason, the remedy."""
+    what, why, advice = _what_and_why(value, error)
+    return f"{what} cannot be sent to a clean worker, because {why} ({text(error)}); {advice}."
+
+
+def explained_in_batch(place: str, value: Any, error: Exception) -> str:
+    """A sentence on an object of a batch, at this place, that a worker could not send."""
+    what, why, _ = _what_and_why(value, error)
+    instead = "list(...) of it" if _is_iterator(value) else "arrays, tensors, numbers or texts"
+    return (
+        f"{place} is {what}, which cannot be sent from a worker, because {why} ({text(error)}); return {instead} "
+        "in its place from the dataset or the collate_fn."
+    )
+
+
+def _what_and_why(value: Any, error: Exception) -> tuple[str, str, str]:
+    """Returns an object's kind, the reason for its refusal, and the remedy where a worker is sent it."""
     name = _name(type(value))
     what, why, advice = f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}", "it does not pickle", _MAKE_THERE
     if isinstance(error.__cause__, RecursionError):
         why, advice = "it is nested too deeply", f"flatten it, or {SHARING}"
     for cause in _CAUSES:
         if cause.applies(value):
-            what, why, advice = cause.what.format(name), cause.why, cause.advice
-            break
-    return f"{what} cannot be sent to a clean worker, because {why} ({text(error)}); {advice}."
+            return cause.what.format(name), cause.why, cause.advice
+    return what, why, advice
 
 
 def text(error: BaseException) -> str:

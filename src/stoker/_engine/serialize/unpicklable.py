@@ -52,22 +52,33 @@ def named(parts: Mapping[str, Any], importable: frozenset[str] | None, error: Ex
         importable: as in `Pickler`.
         error: the error from pickling them.
     """
-    walk = _Walk(importable)
-    refused = walk.first_refused([(ObjectPath(name), part) for name, part in parts.items()])
-    if refused is None:  # refused together, or only at that time
+    if (refused := _innermost(parts, importable)) is None:  # refused together, or only at that time
         return CannotSendError(f"{' and '.join(parts)} cannot be sent to a clean worker: {causes.text(error)}")
     place, value, error = refused
+    return CannotSendError(f"{place}: {causes.explained(value, error)}")
+
+
+def in_batch(batch: Any, error: Exception) -> CannotSendError:
+    """Returns the error that names the object in a worker's batch that cannot be sent to the training process."""
+    place, value, error = _innermost({"batch": batch}, None) or (ObjectPath("batch"), batch, error)
+    return CannotSendError(causes.explained_in_batch(str(place), value, error))
+
+
+def _innermost(parts: Mapping[str, Any], importable: frozenset[str] | None) -> tuple[ObjectPath, Any, Exception] | None:
+    """Returns the innermost object that does not pickle, its path and its error; None if each part pickles."""
+    walk = _Walk(importable)
+    refused = walk.first_refused([(ObjectPath(name), part) for name, part in parts.items()])
     for _ in range(_DEPTH):
-        if causes.is_known(value) or isinstance(error.__cause__, RecursionError):
+        if refused is None or causes.is_known(refused[1]) or isinstance(refused[2].__cause__, RecursionError):
             break
         try:
-            deeper = walk.first_refused(list(walk.children(place, value)))
+            deeper = walk.first_refused(list(walk.children(*refused[:2])))
         except Exception:  # it cannot even be taken apart
             break
         if deeper is None:
             break
-        place, value, error = deeper
-    return CannotSendError(f"{place}: {causes.explained(value, error)}")
+        refused = deeper
+    return refused
 
 
 def pickled_size(parts: Mapping[str, Any]) -> int:

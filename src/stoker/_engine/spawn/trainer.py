@@ -267,8 +267,8 @@ class SpawnBackend(Backend):
                     child.process.kill()
             case Inspect(number, unit, seconds):
                 events = [Heard(number, message) for message in children[number].received()[0]]
-                position, in_run = self._life.marks.read(number), self._life.marks.in_run(number)
-                self._handle([Inspected(number, unit, seconds, position, NO_STACK, in_run), *events])
+                position, in_hand = self._life.marks.read(number), self._life.marks.in_hand(number)
+                self._handle([Inspected(number, unit, seconds, position, NO_STACK, in_hand), *events])
 
     def _hear(self, message: ToTrainer) -> None:
         match message:
@@ -317,7 +317,7 @@ class SpawnBackend(Backend):
         """Reports the end of a worker."""
         code = self._life.children.pop(number).bury()
         marks = self._life.marks
-        self._handle([Exited(number, code, marks.read(number), in_run=marks.in_run(number))])
+        self._handle([Exited(number, code, marks.read(number), in_hand=marks.in_hand(number))])
 
 
 @harmless

@@ -82,7 +82,7 @@ class WorkerProcess:
             return messages, True
         finally:
             self.is_ready = self.is_ready or any(isinstance(message, Unpickled) for message in messages)
-            self._sent -= sum(isinstance(message, UnitDone) and not message.goes_on for message in messages)
+            self._sent -= sum(isinstance(message, UnitDone) and not message.left for message in messages)
             self._send_units()
         return messages, False
 

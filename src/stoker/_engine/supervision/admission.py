@@ -90,12 +90,13 @@ class Admission:
             # Busy workers wait for this unit to have memory first. Without any, all the memory is for this unit
             return bool(busy) or self._could_do_it(worker, unit)
         there, left = self._left()
-        growth, everybody = self._memory.growth, len(self._dispatch.alive)
+        growth, everybody = self._memory.growth, sum(map(self._memory.is_here, self._dispatch.alive))
         slots = self._slots.to_be_given(unit)
         if left >= (UNKNOWN * everybody if growth is None else AMPLE * (growth * everybody + slots)):
             self._ample_until = self._clock() + LOOK_AGAIN
         if growth is None:  # until a worker has shown its need
-            return left >= UNKNOWN * (len(busy) + 1) or self._seem_small(busy)
+            here = set(filter(self._memory.is_here, busy))
+            return left >= UNKNOWN * (len(here) + 1) or self._seem_small(here)
         if left >= self._slots.spoken_for() + self._memory.to_begin(worker) + slots:
             return True
         self.refused = there
@@ -109,7 +110,7 @@ class Admission:
         if now < self._unknown_since + PATIENCE:
             self.looks_at = self._unknown_since + PATIENCE
             return False
-        return max(map(self._memory.so_far, busy)) < MUCH
+        return max(map(self._memory.so_far, busy), default=0) < MUCH
 
     def _could_do_it(self, worker: int, unit: int) -> bool:
         """Whether there is as much memory as a worker took last, for this one alone."""
@@ -120,6 +121,9 @@ class Admission:
         there, left = self._left()
         if wanted <= left:
             return True
+        if not all(map(self._memory.is_here, self._dispatch.alive)):  # a worker of another machine will make it
+            self.refused = there
+            return False
         took = "and a worker took this much for the samples of its last batch and their collation"
         why = reserve.refusal(wanted, there, f"{reserve.kept_in_words(there)}, {took}")
         self.starved = Refused(unit, worker, why)

@@ -45,6 +45,7 @@ class Dispatch:
         workers: number of workers.
         split_policy: gives the number of a unit's rows for one worker; None if only whole units are handed out.
         at_once: least number of units that a worker holds: it begins the next ones before the first has ended.
+        remote: number of workers on other machines, the last ones: `hand_out` asks nobody whether these may begin.
 
     Attributes:
         alive: the workers that are handed units.
@@ -52,7 +53,9 @@ class Dispatch:
         outstanding: all units that are not answered in full, in ascending order.
     """
 
-    def __init__(self, workers: int, split_policy: SplitPolicy | None = None, at_once: int = 1) -> None:
+    def __init__(
+        self, workers: int, split_policy: SplitPolicy | None = None, at_once: int = 1, remote: int = 0
+    ) -> None:
         self._held: list[list[Assignment]] = [[] for _ in range(workers)]
         self._bound: list[deque[Assignment]] = [deque() for _ in range(workers)]
         self._free: deque[Assignment] = deque()  # the first may be the rest of a unit of which workers have a part
@@ -72,6 +75,7 @@ class Dispatch:
         self._open_at = [-1] * workers  # each worker's set; -1 for none
         self._later, self._later_than = 0, Assignment(-1)  # those that hold later units than this, the first free one
         self._is_full = False  # whether a worker was refused in this call
+        self._elsewhere = (1 << workers) - (1 << workers - remote)  # the set of those on other machines
 
     def grow(self, workers: int) -> None:
         """Makes room for this number of workers; each is handed units once it has joined."""
@@ -138,8 +142,8 @@ class Dispatch:
         those the one with the lowest number.
 
         Args:
-            admits: whether an idle worker may begin a unit. It is called for the earliest unit first; after one
-                refusal, no other worker begins.
+            admits: whether an idle worker of this machine may begin a unit. It is called for the earliest unit first;
+                after one refusal, no other of them begins.
         """
         out: list[tuple[int, Assignment]] = []
         has_bound = any(self._open[1::2])
@@ -167,9 +171,10 @@ class Dispatch:
 
     def _able(self, depth: int) -> int:
         """Returns the set of workers that hold fewer than `depth` runs and may take the next."""
-        found, is_free = 0, bool(self._free)
-        if not self._is_full:
-            found = self._open[1] | self._open[0] if is_free else self._open[1]
+        is_free = bool(self._free)
+        found = self._open[1] | self._open[0] if is_free else self._open[1]
+        if self._is_full:
+            found &= self._elsewhere
         if depth > 1:
             is_free = is_free and not self._is_to_be_shared(self._free[0])
             if is_free and self._later_than != self._free[0]:
@@ -197,7 +202,11 @@ class Dispatch:
                     self._later = (self._later if self._later_than == waiting[0] else 0) | 1 << worker
                     self._later_than = waiting[0]
                 return None
-        elif admits is not None and (self._is_full or not admits(worker, waiting[0].unit)):
+        elif (
+            admits is not None
+            and not self._elsewhere >> worker & 1
+            and (self._is_full or not admits(worker, waiting[0].unit))
+        ):
             self._is_full = True
             return None
         run = self._taken(waiting)
@@ -307,9 +316,13 @@ class Dispatch:
             if worker is not None:
                 self._list(worker)
 
-    def goes_on(self, worker: int, unit: int) -> None:
-        """Records that the worker makes this unit of the run that it has answered, before the others that it holds."""
+    def goes_on(self, worker: int, unit: int, run: int) -> None:
+        """Records that the worker makes the rest of the run that it has answered, of `run` units from this one on,
+        before the others that it holds.
+        """
         self._worker_of[unit] = None
+        if run > 1:
+            self._lengths[unit] = run
         self._held[worker].insert(0, Assignment(unit))
         self._count(unit, 1)
         self.busy.add(worker)

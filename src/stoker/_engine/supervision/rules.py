@@ -30,6 +30,7 @@ class Rules(NamedTuple):
         mark_heap: whether a heap of many Python objects is marked immortal before workers are forked, if possible.
         units_at_once: least number of units that a worker holds; from 2 on it makes samples of several at once.
         deaths: times of earlier deaths that count, in seconds of a monotonic clock.
+        remote: number of workers on other machines, the last ones by number. Their memory is not this machine's.
     """
 
     max_restarts: int = restarts.DEFAULT
@@ -43,6 +44,7 @@ class Rules(NamedTuple):
     mark_heap: bool = True
     units_at_once: int = 1
     deaths: tuple[float, ...] = ()
+    remote: int = 0
 
 
 SHARE_OF_MEMORY = 0.5

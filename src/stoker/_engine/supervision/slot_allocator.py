@@ -5,6 +5,7 @@ Runs in the process that owns the arena.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
@@ -288,15 +289,17 @@ class WorkerMemory:
     Args:
         now: returns a worker's private memory in bytes; 0 if unknown.
         known: bytes per unit of the last epoch's workers; None if unknown.
+        local: number of workers of this machine: those from this number on take none of its memory.
 
     Attributes:
         growth: bytes per unit of the worker that takes most; None while unknown.
         is_much: whether that memory must be free before a worker begins; true while unknown.
     """
 
-    def __init__(self, now: Callable[[int], int], known: int | None = None) -> None:
+    def __init__(self, now: Callable[[int], int], known: int | None = None, local: int = sys.maxsize) -> None:
         self._now = now
         self._known = known
+        self._local = local
         self._at_first: dict[int, int] = {}
         self._growth: dict[int, int] = {}  # bytes, as each worker has shown last
         self._learn()
@@ -318,12 +321,18 @@ class WorkerMemory:
 
     def showed(self, worker: int, own: int) -> None:
         """Records the memory of a worker that has most of a unit in hand."""
+        if not self.is_here(worker):
+            return
         before, grown = self._growth.get(worker), max(0, own - self._at_first[worker])
         self._growth[worker] = grown
         if len(self._growth) == 1 or (before is not None and before == self.growth and grown < before):
             self._learn()
         elif self.growth is None or grown > self.growth:
             self._grew(grown)
+
+    def is_here(self, worker: int) -> bool:
+        """Whether the worker takes memory of this machine."""
+        return worker < self._local
 
     def _learn(self) -> None:
         self._grew(max(self._growth.values(), default=self._known))
@@ -347,4 +356,5 @@ class WorkerMemory:
         return self._now(worker) - self._at_first[worker]
 
     def _beyond(self, worker: int, growth: int) -> int:
-        return max(0, self._at_first[worker] + growth - self._now(worker)) if growth else 0
+        here = growth and self.is_here(worker)
+        return max(0, self._at_first[worker] + growth - self._now(worker)) if here else 0

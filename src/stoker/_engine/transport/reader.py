@@ -53,7 +53,7 @@ class Home:
     def __init__(self, board: Board | None) -> None:
         self.gone: deque[Lease] = deque()
         self.board = board  # None: there is no board, or the zygote no longer reads it
-        self.registered: dict[int, registered.Registration] = {}  # by the number of the slot
+        self.registered: dict[int, registered.RegisteredSlot] = {}  # by the number of the slot
 
     def post(self, number: int) -> bool:
         """Posts a released slot on the board, and whether it is registered; returns whether the board has it."""
@@ -107,7 +107,7 @@ class Lease:
     def note_registered(self, unregister: Callable[[int], None]) -> None:
         """Records that the slot is registered with a device, until `unregister` is called with its address."""
         assert self.mapping is not None
-        self._home.registered[self.slot.number] = registered.Registration(self.mapping, unregister, self)
+        self._home.registered[self.slot.number] = registered.RegisteredSlot(self.mapping, unregister, self)
 
     def unregister(self) -> None:
         """Ends the registration of the slot, which no copy reads now."""

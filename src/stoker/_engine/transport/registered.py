@@ -22,13 +22,13 @@ class _Lease(Protocol):
     over: bool
 
 
-left: deque[Registration] = deque()
+left: deque[RegisteredSlot] = deque()
 """Registrations of readers that are closed, of all loaders."""
 
 _sizes: list[int] = []  # of the registered slots, of all loaders
 
 
-class Registration:
+class RegisteredSlot:
     """A registered slot.
 
     Args:

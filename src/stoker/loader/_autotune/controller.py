@@ -208,9 +208,10 @@ def _far_only(options: LoaderOptions) -> bool:
         *(options.timeout, options.error_word != "raise", options.stall_action != "warn"),
         *(options.threads_per_worker > 1, options.in_flight, options.memory_budget, options.max_samples_per_worker),
     )
-    own = options.collate_fn
-    stateless = isinstance(own, (types.FunctionType, types.BuiltinFunctionType)) or collate.is_ours(own)
-    return any(asked) or not stateless
+    own, functions = options.collate_fn, (types.FunctionType, types.BuiltinFunctionType)
+    stateless = isinstance(own, functions) or collate.is_ours(own)
+    transform = options.worker_transform
+    return any(asked) or not stateless or not (transform is None or isinstance(transform, functions))
 
 
 def _near(options: LoaderOptions, in_trainer: MakeBackend) -> Backend | None:

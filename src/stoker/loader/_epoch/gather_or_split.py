@@ -44,7 +44,7 @@ def ascends(indices: Any) -> bool:
 
 def gathers(options: LoaderOptions) -> bool | None:
     """Returns whether batches are gathered; None if only a call of the user's dataset in a worker can show it."""
-    collated = collate.for_output(options.collate_fn, options.output)
+    collated = options.collation(options.output)
     if options.is_stream or not options.auto_collation or not collate.is_default(collated):
         return False
     layout = foreseen(options.dataset)
@@ -59,13 +59,14 @@ def may_gather(options: LoaderOptions) -> bool:
 def may_share(options: LoaderOptions) -> bool:
     """Returns whether a batch may be made in parts: samples are fetched one by one, and collated by rows.
 
-    False if a user's function needs a whole batch (`collate_fn`, `__getitems__`, also of a dataset within one of
-    Stoker's), if a worker has a state of its own (`worker_init_fn`, `seeding="worker"`), if a bad sample may be left
-    out or replaced (`on_error`), if a worker's threads make several batches at once, or if batches are gathered, which
-    is cheap.
+    False if a user's function needs a whole batch (`collate_fn`, `batch_transform`, `__getitems__`, also of a dataset
+    within one of Stoker's), if a worker has a state of its own (`worker_init_fn`, `seeding="worker"`), if a bad sample
+    may be left out or replaced (`on_error`), if a worker's threads make several batches at once, if workers are on
+    other machines, or if batches are gathered, which is cheap.
     """
     return (
         options.capabilities.splits_batches
+        and options.remote is None
         and options.num_workers > 1
         and options.units_at_once == 1  # else a worker makes samples of several
         and options.auto_collation
@@ -73,7 +74,8 @@ def may_share(options: LoaderOptions) -> bool:
         and not datapipes.prepares_workers(options)
         and options.seeding != "worker"
         and options.error_word == "raise"
-        and collate.is_default(collate.for_output(options.collate_fn, options.output))
+        and collate.is_default(options.collation(options.output))
+        and options.worker_transform is None
         and batched_by(options.dataset) is None
         and not may_gather(options)
     )

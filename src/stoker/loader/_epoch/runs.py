@@ -25,7 +25,7 @@ CHEAP = 1e-3
 """Seconds below which a batch is made for which runs gain anything."""
 
 IN_TIME = 4e-3
-"""Seconds of work that a run is planned for: less than `EARLY`, after which a worker leaves the rest of it."""
+"""Seconds of work that a run is planned for: less than `EARLY`, after which a worker answers before it is over."""
 
 FORCED: int | None = None
 """Batches in each run where runs are allowed, whatever they cost: for tests."""
@@ -37,9 +37,9 @@ AHEAD = 2
 def longest(options: LoaderOptions) -> int:
     """Returns the number of batches in a run at most; 1 if each batch is a unit of its own.
 
-    It is one where the order is not known ahead, where a worker has a state of its own, where its threads make several
-    batches at once already, where memory is bounded, which is divided among batches, and where batches go to a device
-    from slots of their own. A `prefetch_factor` of the
+    It is one where the order is not known ahead, where a worker has a state of its own, where it makes several batches
+    at once already, where memory is bounded, which is divided among batches, where workers are on other machines, and
+    where batches go to a device or through a `batch_transform` from slots of their own. A `prefetch_factor` of the
     user's counts batches, and bounds the run.
     """
     if (
@@ -48,7 +48,9 @@ def longest(options: LoaderOptions) -> int:
         or options.in_flight
         or options.seeding == "worker"
         or options.memory_budget is not None
+        or options.remote is not None
         or options.device is not None
+        or options.batch_transform is not None
         or datapipes.prepares_workers(options)
         or not (epoch.is_computed(options) or may_read_ahead(options))
     ):

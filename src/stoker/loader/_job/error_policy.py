@@ -13,6 +13,7 @@ from stoker._core.exceptions import format_exception, safe_str, shortened
 from stoker._engine.activity import ACTIVITY, NEW_MARK, Activity, Position
 from stoker._engine.activity import sample as at_sample
 from stoker._engine.backend import KnownFault, KnownFaults, of_the_gone
+from stoker._engine.tracebacks import users_stacks
 from stoker.datasets.gather import describe
 from stoker.events import FaultRecord, Outcome, plain_index
 from stoker.loader._random.generators import mix
@@ -253,7 +254,7 @@ class _Described(str):
 
 def _as_exception(fault: KnownFault) -> Exception:
     kind = errors.StalledError if fault.kind == "stall" else errors.WorkerDiedError
-    stack = f"\nIts last Python stack:\n{fault.stack.strip()}" if fault.stack else ""
+    stack = f"\nIts last Python stack:\n{users_stacks(fault.stack).strip()}" if fault.stack else ""
     return of_the_gone(kind(fault.message + stack))
 
 

@@ -11,11 +11,13 @@ import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from stoker import collate
+from stoker._core import mistakes
 from stoker._core.worker_info import WorkerInfo, current
 from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, WRITE, Activity, Mark
 from stoker._engine.backend import (
@@ -42,10 +44,11 @@ from stoker.errors import BatchError
 from stoker.loader._accounting import observer
 from stoker.loader._job import datapipes, jpeg_reader, torch_worker_info
 from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy
-from stoker.loader._job.map_fetcher import MapFetcher
+from stoker.loader._job.map_fetcher import MapFetcher, positions_of
 from stoker.loader._job.timed_steps import stopwatch_of
 from stoker.loader._job.torch_worker_info import run_init_fn
 from stoker.loader._job.work import CONCURRENCY, JobSettings, Work
+from stoker.loader._random.batch_transform import BatchTransform
 from stoker.loader._random.find_generators import find_generators
 from stoker.loader._random.generators import loaded_torch, mix
 from stoker.loader._random.mersenne_twister import offset_in_torchs
@@ -77,15 +80,21 @@ def assemble(parts: dict[str, Any]) -> JobFactory:
         if jpeg_reader.is_wanted(settings.jpegs, own_process=True):
             jpeg_reader.load()
         if parts["worker_init_fn"] is None and settings.seeding != "worker":
-            generators = find_generators(_seeded(settings, parts["dataset"], parts["collate_fn"]))
+            generators = find_generators(_seeded(settings, parts["dataset"], _of_batches(parts)))
     return functools.partial(LoaderJob, parts, generators)
 
 
-def _seeded(settings: JobSettings, dataset: Any, collate_fn: Any) -> Any:
+def _of_batches(parts: dict[str, Any]) -> tuple[Any, ...]:
+    """Returns the user's functions of whole batches."""
+    own, transform = (parts["collate_fn"],), (parts["batch_transform"],)
+    return (() if parts["settings"].own_collate else own) + (() if parts["batch_transform"] is None else transform)
+
+
+def _seeded(settings: JobSettings, dataset: Any, of_batches: tuple[Any, ...]) -> Any:
     """Returns the objects whose generators are seeded for each sample, in addition to the global ones."""
     if settings.threads > 1 or settings.concurrency > 1:
-        return collate_fn  # generators that the dataset holds are for samples made at the same time to share
-    parts = dataset if settings.own_collate else (dataset, collate_fn)
+        return of_batches  # generators that the dataset holds are for samples made at the same time to share
+    parts = (dataset, *of_batches) if of_batches else dataset
     if not settings.iterable:
         return parts
     # Generators of a stream are part of its state: workers and ranks may have to draw the same numbers from them
@@ -97,7 +106,7 @@ class LoaderJob:
     """Fetches and collates. One for each worker, made in it; started by its first unit, which brings the seed.
 
     Args:
-        parts: dataset, collate_fn, worker_init_fn, on_error, settings.
+        parts: dataset, collate_fn, batch_transform, worker_init_fn, on_error, settings.
         generators: the generators that the dataset holds, if the search ran before the worker was forked.
         number: of the worker.
     """
@@ -124,6 +133,10 @@ class LoaderJob:
             jpeg_reader.register()
         self._collate_fn = parts["collate_fn"]
         self._collate = collate.compiling(self._collate_fn)
+        self._collate_may_draw = not self._settings.own_collate and not _keeps_samples(self._collate_fn)
+        self._users = _of_batches(parts)
+        self._user_transform = parts["batch_transform"]
+        self._transform: BatchTransform | None = None
         is_compiled = isinstance(self._collate, collate.Compiled) and self._settings.batched
         self._compiled = cast("collate.Compiled", self._collate) if is_compiled else None
         self._gathered: collate.Gathered | None = None
@@ -144,7 +157,9 @@ class LoaderJob:
         self._failed: Any = None
         self._knows = False  # whether something is known of the unit
         self._lend: Lender | None = None
-        self._recycled = None if capabilities.lends_memory else Recycled()
+        # A transformed batch is written behind its transform: the collated one before it stays in the worker
+        lends = capabilities.lends_memory and self._user_transform is None
+        self._recycled = None if lends else Recycled()
         self._has_process, self._has_workers = capabilities.own_process, capabilities.has_workers
         # The job detects a collate_fn that keeps lent memory, and gives it a copy
         self._may_lend = segments.CAN_DETACH or self._settings.own_collate
@@ -197,7 +212,9 @@ class LoaderJob:
     def _made(self, work: Work, seeds: SampleSeeding, rows: tuple[int, int] | None, parts: Sequence[MadeRows]) -> Any:
         if rows is not None:
             return self._rows(work, seeds, *rows)
-        return self._from_stream(work, seeds) if self._settings.iterable else self._from_map(work, seeds, parts)
+        if self._settings.iterable:
+            return self._from_stream(work, seeds)
+        return self._from_map(work, seeds, parts)
 
     def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a function that makes the batch of a list of indices; None if units of this epoch need more than
@@ -211,14 +228,18 @@ class LoaderJob:
             seed: of the epoch.
             place: of the batch that is being made.
         """
-        seeds, compiled, rng = self._seeding, self._compiled, self._rng
-        if self._settings.iterable or seeds is None or rng is None or compiled is None or self._recycled is None:
+        seeds, compiled, rng, convert = self._seeding, self._compiled, self._rng, None
+        own = self._settings.own_collate and not isinstance(self._collate, collate.Compiled)
+        if own and not self._settings.batched:
+            convert = self._collate  # of each sample, which is no batch
+        if self._settings.iterable or seeds is None or rng is None or self._recycled is None:
             return None
-        if self.stopwatch is not None:
+        if self.stopwatch is not None or self._user_transform is not None:
             return None
         source = self._source
         fetch, idle = source.fetch, seeds.idle()
-        is_plain = self._gathered is None and not self._knows and compiled.is_settled
+        is_settled = convert is not None if compiled is None else compiled.is_settled
+        is_plain = self._gathered is None and not self._knows and is_settled
         if fetch is None or idle is None or not is_plain:
             return None
         lend = self._recycled.lend
@@ -269,6 +290,12 @@ class LoaderJob:
             if active or rng.streams:
                 source.has_fetched(samples)
                 return NOT_PLAIN
+            if compiled is None:
+                try:
+                    return cast("Callable[[Any], Any]", convert)(samples[0])
+                except Exception:
+                    source.has_fetched(samples)
+                    return NOT_PLAIN
             may_lend = compiled.may_take(len(samples), LEAST)
             if may_lend or tensors.is_lent():
                 with tensors.lent_by(lend if may_lend else None):
@@ -291,7 +318,7 @@ class LoaderJob:
             faults = self._error_policy.met if self._error_policy.has_met_any else []
             report = UnitReport(notes, None, faults, self._samples, drawn=drawn)
         else:
-            notes = [stream.notes.pop(0) for _ in range(len(stream.notes))]
+            notes, self._notes = [*self._notes, *(stream.notes.pop(0) for _ in range(len(stream.notes)))], []
             state, movable, since = stream.report()
             report = UnitReport(notes, state, self._error_policy.met, self._samples, movable, stream.guess, since=since)
         return report if self.stopwatch is None else report._replace(timings=(self.stopwatch.read(),))
@@ -367,7 +394,7 @@ class LoaderJob:
         except Exception as error:
             self._init_error = error
         self._own = info, rng, mode
-        holder = _seeded(settings, self._dataset, self._collate_fn)
+        holder = _seeded(settings, self._dataset, self._users)
         if settings.threads > 1:
             from stoker.loader._job.sample_threads import Threads
 
@@ -387,6 +414,8 @@ class LoaderJob:
             held_by=None if settings.iterable else functools.partial(held_by, methods=("__getitem__", "__getitems__")),
             tell=weakly(self._tell),
         )
+        if self._user_transform is not None:
+            self._transform = BatchTransform(self._user_transform, self._seeding)
         return self._seeding
 
     def _introduce(self, info: WorkerInfo) -> None:
@@ -507,6 +536,8 @@ class LoaderJob:
             with tensors.lent_by(self._lend if may_keep else None):
                 batch = self._gathered(work.indices)
             if batch is not collate.NOT_GATHERED:
+                if self._transform is not None:
+                    batch = self._transformed(work, work.seed, positions_of(work, work.indices), batch)
                 self.mark[ACTIVITY] = Activity.WRITE
                 return batch
         if isinstance(work.indices, np.ndarray):  # datasets get Python integers
@@ -517,7 +548,7 @@ class LoaderJob:
             keep = self._keep(len(work.indices) if self._settings.batched else 1)
             joined = functools.partial(source.joined, by_place=_by_place(made_rows)) if made_rows else source.samples
             samples = joined(work, seeds, keep=keep)
-            batch = self._collated(work.seed, work.position, samples)
+            batch = self._collated(work, work.seed, work.position, source.positions, samples)
         except Exception as error:
             if self._await_these(samples) and self._threads is not None:
                 return self._from_map(work, self._threads.seeds, ())
@@ -554,19 +585,23 @@ class LoaderJob:
         except Exception:
             self._samples = max(1, stream.read)
             raise
-        return self._collated(stream.seed, stream.first, samples)
+        return self._collated(work, stream.seed, stream.first, stream.positions, samples)
 
-    def _collated(self, seed: int, position: int, samples: list[Any]) -> Any:
+    def _collated(self, work: Work, seed: int, position: int, positions: Sequence[int], samples: list[Any]) -> Any:
         self._samples = len(samples)
         self.mark[ACTIVITY] = Activity.COLLATE
         if self._knows:
             self._error_policy.raise_known(COLLATE)
         collated = samples if self._settings.batched else samples[0]
         with tensors.lent_by(self._lend):
-            if self._settings.own_collate or self._seeding is None:
+            if self._seeding is None or not self._collate_may_draw:
                 batch = self._collate(collated)
             else:
                 batch = self._seeding.collate(seed, position, lambda: self._collate(collated))
+        if isinstance(self._collate_fn, collate.Flavoured) and (note := self._collate_fn.excess(batch)) is not None:
+            self._tell(note)
+        if self._transform is not None:
+            batch = self._transformed(work, seed, positions, batch)
         if not self._settings.own_collate:
             self.weigh()  # with its samples and the batch
         self.mark[ACTIVITY] = Activity.WRITE
@@ -574,14 +609,33 @@ class LoaderJob:
             self._error_policy.raise_known(WRITE)
         return batch
 
+    def _transformed(self, work: Work, seed: int, positions: Sequence[int], batch: Any) -> Any:
+        assert self._transform is not None
+        return self._transform(batch, seed, positions, epoch=work.epoch, number=work.batch)
+
     def _odd_ones(self, indices: Any, error: Exception) -> Any:
-        """Returns the indices of a batch, with the odd samples marked if Stoker's collation names them."""
+        """Returns the indices of a batch, with the odd samples marked if Stoker's collation names them. If the sampler
+        yielded lists, the error begins with that.
+        """
         places = error.places if isinstance(error, BatchError) and self._settings.own_collate else ()
         if not places or not isinstance(indices, list) or self._samples != len(indices):  # some were left out
             return indices
+        if isinstance(error, BatchError) and isinstance(indices[0], list):
+            error.args = (f"{mistakes.of_index(indices[0], None)} {error.args[0]}", *error.args[1:])
         marked = BatchIndices(indices)
         marked.odd = places
         return marked
+
+
+def _keeps_samples(collate_fn: object) -> bool:
+    """Whether a user's `collate_fn` returns its samples as they are, and so draws no random numbers."""
+    if isinstance(collate_fn, FunctionType):
+        code = collate_fn.__code__
+        return code.co_argcount == 1 and code.co_code == _SAME.__code__.co_code
+    return collate_fn is list or collate_fn is tuple
+
+
+_SAME: Callable[[object], object] = lambda samples: samples  # noqa: E731 - its code is what counts
 
 
 def _by_place(made_rows: Sequence[MadeRows]) -> dict[int, Any]:

@@ -43,6 +43,7 @@ class MapFetcher:
 
     Attributes:
         failed_index: index of the sample that raised, after `samples` has; all of the unit's, if the batch raised.
+        positions: of the unit's samples that were not left out, after `samples`.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class MapFetcher:
         self._at_hand: deque[Any] = deque()  # the first samples of the next unit; the last may be an error
         self._skips = False  # whether the dataset has asked to leave a sample out
         self.failed_index: Any = None
+        self.positions: Sequence[int] = ()
 
     def samples(self, work: Work, seeds: SampleSeeding, keep: RowSink | None = None) -> list[Any]:
         """Returns the unit's samples in order, without those that were left out.
@@ -91,19 +93,21 @@ class MapFetcher:
         except self._leaving as left:
             error = _left(left)
             if (place := seeds.failed_at) is not None:
-                self._blame(place, indices, _positions(work, indices), error)
+                self._blame(place, indices, positions_of(work, indices), error)
             raise error from left
         except Exception as error:
             place = seeds.failed_at
             if place is None:
                 self.failed_index = work.indices
             elif place < len(indices):
-                self._blame(place, indices, _positions(work, indices), error)
+                self._blame(place, indices, positions_of(work, indices), error)
             raise
+        self.positions = positions_of(work, indices)
         if self._error_policy.has_met_any:
-            samples = [sample for sample in samples if sample is not LEFT_OUT]
-            if not samples:
+            kept = [place for place, sample in enumerate(samples) if sample is not LEFT_OUT]
+            if not kept:
                 raise NothingLeft
+            samples, self.positions = [samples[place] for place in kept], [self.positions[place] for place in kept]
         return samples
 
     @property
@@ -140,7 +144,7 @@ class MapFetcher:
             MisfitError: raised by `keep`.
         """
         indices = list(work.indices)
-        positions = _positions(work, indices)
+        positions = positions_of(work, indices)
         done: list[Any] = []
         refused: list[Any] = []
         fetch = self._kept(keep, first)
@@ -170,7 +174,7 @@ class MapFetcher:
         rest is fetched now. `keep` is as in `samples`.
         """
         indices, mark = list(work.indices), self._mark
-        positions = _positions(work, indices)
+        positions = positions_of(work, indices)
 
         def fetch(index: Any) -> Any:
             place = mark[PLACE]
@@ -184,6 +188,7 @@ class MapFetcher:
             if seeds.failed_at is not None:
                 self._blame(seeds.failed_at, indices, positions, error)
             raise
+        self.positions = positions
         samples = [sample for sample in samples if sample is not LEFT_OUT]
         if not samples:
             raise NothingLeft
@@ -237,7 +242,7 @@ class MapFetcher:
         """Returns the arguments with which `threads` begins or makes a unit."""
         indices = list(work.indices) if self._batched else [work.indices]
         if self._getitems is None:
-            return work, _positions(work, indices), indices, self._getitem, self._is_strict, 0
+            return work, positions_of(work, indices), indices, self._getitem, self._is_strict, 0
         batch = getattr(work.indices, "given", indices)
         return work, range(work.position, work.position + 1), [batch], self._getitems, True, len(indices)
 
@@ -251,7 +256,7 @@ class MapFetcher:
     ) -> list[Any]:
         """Returns the samples fetched one by one, or made by threads."""
         if not self._skips and self._is_strict:
-            positions = _positions(work, indices)
+            positions = positions_of(work, indices)
             skipped = functools.partial(self._skipped, work, seeds, indices, keep)
             if fetched is None:
                 return seeds.samples(work.seed, positions, self._kept(keep), indices, skipped=skipped)
@@ -305,7 +310,7 @@ class MapFetcher:
         fetched: Made | InFlight | None = None,
         keep: RowSink | None = None,
     ) -> list[Any]:
-        positions = _positions(work, indices)
+        positions = positions_of(work, indices)
         guarded = functools.partial(self._guarded, work, seeds, indices, fetch, fetched)
 
         def kept(item: tuple[int, Any]) -> Any:
@@ -400,7 +405,7 @@ def _left(left: BaseException) -> WorkerDiedError:
     return error
 
 
-def _positions(work: Work, indices: Sequence[Any]) -> range:
+def positions_of(work: Work, indices: Sequence[Any]) -> range:
     return range(work.position, work.position + work.stride * len(indices), work.stride)
 
 

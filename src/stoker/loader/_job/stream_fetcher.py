@@ -55,6 +55,7 @@ class StreamFetcher:
         notes: texts to report to the user once.
         seed: under which its samples are made.
         first: position of the unit's first sample.
+        positions: of its samples that were not left out.
         read: samples that were read for the unit, including one that raised.
     """
 
@@ -92,6 +93,7 @@ class StreamFetcher:
         self._at = 0  # position of its latest sample, given or raised
         self.seed = 0
         self.first = 0
+        self.positions: list[int] = []
         self.read = 0
         self.notes: list[str] = []
         self._first_samples = FirstSamples(number)
@@ -153,6 +155,7 @@ class StreamFetcher:
     def _read(self, seeds: SampleSeeding, wanted: int, keep: RowSink | None) -> tuple[list[Any], int]:
         """Returns the requested number of samples, or fewer at the end, and the number of samples left out."""
         samples: list[Any] = []
+        self.positions = []
         left_out = read = in_a_row = 0
         while len(samples) + left_out < wanted:
             self._mark[PLACE] = read
@@ -186,6 +189,7 @@ class StreamFetcher:
                 self._snapshots.took(sample)
                 if self._first_samples.are_own:
                     self._first_samples.take(sample)
+                self.positions.append(self._at)
                 samples.append(sample if keep is None else keep(len(samples), sample))
                 del sample  # or it would still be there while the next one is made
                 in_a_row = 0

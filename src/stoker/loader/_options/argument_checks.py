@@ -20,6 +20,7 @@ import numpy as np
 from stoker._core import mistakes, nominal
 from stoker._core.exceptions import users_level
 from stoker._engine.backends import KINDS, Kind
+from stoker._engine.machines.cluster import Ray
 from stoker.datasets.awaited import is_awaited
 from stoker.device.fields import Placement
 from stoker.errors import MissingExtraError, StokerWarning
@@ -83,14 +84,19 @@ def check_faults(on_error: Any, on_event: Any, stall_action: Any, kind: Kind) ->
     """Checks the reactions to samples that fail and workers that stall, and the listener."""
     if not callable(on_error):
         check_choice("on_error", on_error, ON_ERROR)
-    if on_event is not None and not callable(on_event):
-        raise TypeError(f"on_event should be a function of an event or None, but got on_event={on_event!r}")
+    check_function("on_event", on_event, "an event")
     check_choice("stall_action", stall_action, STALL_ACTIONS)
     if stall_action == "restart" and not kind.capabilities.ends_stalled:
         raise ValueError(
             f"stall_action='restart' needs process workers: a {kind.name} worker cannot be ended. Use 'warn' or "
             "'raise', or worker_method='process'."
         )
+
+
+def check_function(name: str, value: Any, of: str) -> None:
+    """Refuses what is neither a function nor None."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} should be a function of {of} or None, but got {name}={value!r}")
 
 
 def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persistent_workers: bool) -> None:
@@ -113,6 +119,19 @@ def check_workers(num_workers: int, timeout: Any, prefetch_factor: Any, persiste
         )
     if persistent_workers and num_workers == 0:
         raise ValueError("persistent_workers option needs num_workers > 0")
+
+
+def check_remote(remote: Any, worker_method: str) -> None:
+    """Refuses workers on other machines where they cannot be had."""
+    if remote is None:
+        return
+    if not isinstance(remote, Ray):
+        raise TypeError(f"remote should be stoker.Ray(num_workers=...) or None, but got remote={remote!r}")
+    if KINDS[worker_method].capabilities.are_threads:
+        raise ValueError("remote=stoker.Ray(...) needs process workers: leave out worker_method='thread'.")
+    if not hasattr(os, "fork"):
+        raise ValueError(f"remote=stoker.Ray(...) needs a system with fork, and {sys.platform} has none.")
+    remote.check_installed()
 
 
 def check_threads(threads: Any, num_workers: int, worker_method: str, iterable: bool) -> int:

@@ -7,15 +7,18 @@ use. Stoker's own options are read from here alone: a subclass may use their nam
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from stoker import collate
 from stoker._core import nominal
 from stoker._engine.backend import Capabilities
 from stoker._engine.backends import KINDS, kind_of
+from stoker._engine.machines.cluster import Ray
 from stoker._engine.supervision import restarts, rules
 from stoker._engine.supervision.rules import StallAction
+from stoker.collate import registry
 from stoker.datasets import base
 from stoker.datasets.awaited import is_awaited
 from stoker.datasets.nesting import batched_by
@@ -34,6 +37,8 @@ Method = Literal["serial", "thread", "process"]
 @dataclass(frozen=True, eq=False)
 class LoaderOptions:
     """The arguments of a `DataLoader`, under their names, and values derived from them. Immutable.
+
+    `num_workers` counts the workers on other machines (`remote`) too; those of this machine come first.
 
     Attributes:
         is_stream: whether the dataset is iterated over, and not indexed.
@@ -92,6 +97,9 @@ class LoaderOptions:
     device: Any = None
     prefetch_to_device: int = 1
     device_buffers: int | None = None
+    remote: Ray | None = None
+    batch_transform: Callable[[Any], Any] | None = None
+    pad_to: Mapping[Any, Any] | None = None
     # Derived
     is_stream: bool = False
     auto_collation: bool = False
@@ -112,6 +120,16 @@ class LoaderOptions:
     def capabilities(self) -> Capabilities:
         """Returns the capabilities of the backend that makes batches."""
         return KINDS[self.method].capabilities
+
+    @property
+    def worker_transform(self) -> Callable[[Any], Any] | None:
+        """Returns the transform that is applied to a batch where it is made, after collation; None for none."""
+        return self.batch_transform
+
+    def collation(self, output: registry.Output) -> Callable[[Any], Any]:
+        """Returns the function that collates, with leaves of this kind."""
+        padded = self.collate_fn if self.pad_to is None else collate.padded_to(self.collate_fn, self.pad_to)
+        return collate.for_output(padded, output)
 
     @property
     def error_word(self) -> str | None:
@@ -162,6 +180,8 @@ STOKERS = (
     *("max_error_rate", "quarantine"),
     *("stall_warning", "stall_action", "memory_budget", "max_samples_per_worker", "share_heap", "on_event"),
     *("device", "prefetch_to_device", "device_buffers"),
+    "remote",
+    *("batch_transform", "pad_to"),
 )
 """Options that torch's loader does not have."""
 
@@ -170,7 +190,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     """Returns the options of a new loader, without its samplers and its default `collate_fn`.
 
     Args:
-        args: the arguments by name. `num_workers` is a number by now.
+        args: the arguments by name. `num_workers` is a number by now, with the workers on other machines.
 
     Raises:
         ValueError, TypeError, AssertionError, MissingExtraError: contradictory or impossible arguments, as torch words
@@ -181,6 +201,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     method = args["worker_method"]
     argument_checks.check_choice("worker_method", method, argument_checks.METHODS)
     argument_checks.check_workers(number, args["timeout"], args["prefetch_factor"], args["persistent_workers"])
+    argument_checks.check_remote(args["remote"], method)
     threads = argument_checks.check_threads(args["threads_per_worker"], number, method, is_stream)
     output = args["output"]
     if output is None:
@@ -192,6 +213,7 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     context = argument_checks.context_of(args["multiprocessing_context"], number)
     if argument_checks.asks_for_threads(context):
         method = "thread"
+        argument_checks.check_remote(args["remote"], method)
     seed = args["seed"]
     num_replicas, rank, batches_per_epoch = argument_checks.check_ranks(
         args["distributed"],
@@ -231,6 +253,11 @@ def checked(args: dict[str, Any]) -> LoaderOptions:
     argument_checks.check_device(args["device"], output, args["device_buffers"])
     argument_checks.check_dataset(dataset, is_stream)
     argument_checks.check_collate(args["collate_fn"])
+    if args["pad_to"] is not None:
+        batches = args["batch_size"] is not None or args["batch_sampler"] is not None
+        default = collate.default_collate if batches else collate.default_convert
+        collate.padded_to(default if args["collate_fn"] is None else args["collate_fn"], args["pad_to"])
+    argument_checks.check_function("batch_transform", args["batch_transform"], "a batch")
     shuffle = mine.pop("shuffle")
     if is_stream:
         if datapipes.is_iter(dataset):

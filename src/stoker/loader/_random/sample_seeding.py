@@ -63,7 +63,7 @@ _MANY = 16
 _DEAR = 3e-4
 """Seconds: samples that take longer are always looked at, because the seeds of three generators take 5 % of it."""
 
-_SAMPLE, _WHOLE, _COLLATE = range(3)
+_SAMPLE, _WHOLE, _COLLATE, _TRANSFORM = range(4)
 
 _NOTHING = nullcontext()
 _key = lru_cache(16)(mix)  # of an epoch: needed for each batch
@@ -443,6 +443,10 @@ class SampleSeeding:
         twice.
         """
         return self._once(_COLLATE, seed, position, call)
+
+    def transform(self, seed: int, position: int, call: Callable[[], T]) -> T:
+        """Returns `call()` as `collate` does, for the user's transform of the batch."""
+        return self._once(_TRANSFORM, seed, position, call)
 
     @contextmanager
     def undisturbed(self, seed: int) -> Iterator[None]:

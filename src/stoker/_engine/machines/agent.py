@@ -1,0 +1,245 @@
+"""The agent of a worker on another machine: starts the worker as a clean interpreter, and says how it fares and ends.
+
+It runs in the actor that a scheduler has placed, which has threads, so the worker cannot be a fork of it. Worker and
+agent have a connection each to the bridge; both begin with a token that only this bridge and this agent know. The
+agent ends with its worker, and with its connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import platform
+import select
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from typing import NamedTuple
+
+import numpy as np
+
+from stoker._engine.activity import ACTIVITY, DUTIES, PLACE
+from stoker._engine.fork.forked_process import Stacks
+from stoker._engine.fork.fresh_interpreter import launch
+from stoker._engine.machines.remote_worker import Role
+from stoker._engine.messages import (
+    Activities,
+    EndRemote,
+    Greeting,
+    InspectRemote,
+    RemoteExited,
+    RemoteInspected,
+    ToAgent,
+)
+from stoker._engine.process import linux
+from stoker._engine.process.channel import Channel
+from stoker._engine.process.deadlines import FLUSH, LEAVE, REAP
+from stoker._engine.serialize.payload import Block, Head
+from stoker._engine.spawn.worker import SharedActivity
+from stoker._engine.transport import segments
+from stoker._engine.transport.owned import Array
+
+BEAT = 0.5
+"""Seconds between two signs of life."""
+
+ALONE = 25.0
+"""Seconds without a sign of the bridge after which an agent ends: the trainer's host is gone, or cannot be reached."""
+
+CONNECTING = 10.0
+"""Seconds in which an agent reaches the bridge."""
+
+CONTROL, DATA = b"C", b"D"
+"""The kind of a connection, behind the token."""
+
+TOKEN = 32
+"""Bytes of a token."""
+
+Contents = tuple[Array, list[Array], list[str]]
+"""The parts as arrays of bytes: their pickle, and their large buffers; and the modules that they need."""
+
+
+class AgentOrder(NamedTuple):
+    """What an agent is told.
+
+    Attributes:
+        number: of the worker.
+        bridge: host and port of the bridge.
+        token: what both connections begin with.
+        preparation: multiprocessing's data for a new process of the trainer.
+        keeps_folder: whether the working directory here is meant (`working_dir` of Ray).
+    """
+
+    number: int
+    bridge: tuple[str, int]
+    token: bytes
+    preparation: dict[str, object]
+    keeps_folder: bool
+
+
+def versions() -> tuple[str, ...]:
+    """Returns what must be the same at both ends, in words."""
+    python = f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}"
+    return f"Stoker {metadata.version('stoker')}", f"Python {python}", f"NumPy {np.__version__.split('.')[0]}"
+
+
+class Agent:
+    """The class of the actors. It has no state: each call of `serve` is the life of one worker."""
+
+    def serve(self, contents: Contents, order: AgentOrder) -> None:
+        """Starts the worker; returns when it has ended.
+
+        Raises:
+            ConnectionError: the bridge cannot be reached.
+        """
+        control = _connected(order, CONTROL)
+        with contextlib.ExitStack() as undo:
+            undo.callback(control.close)
+            channel: Channel[ToAgent] = Channel(control)
+            host = socket.gethostname()
+            address = control.getsockname()[0]
+            channel.send(Greeting(_node(), host, address, os.getpid(), versions()))
+            data = _connected(order, DATA)
+            undo.callback(data.close)
+            worker = _Child(contents, order, data, f"host {host} ({address})")
+            undo.callback(worker.close)
+            data.close()
+            _watch(order.number, channel, worker)
+
+
+class _Child:
+    """The worker process, and what its agent shares with it.
+
+    Attributes:
+        status: its exit code, negative for a signal, once it has ended; None if unknown.
+    """
+
+    status: int | None = None
+
+    def __init__(self, contents: Contents, order: AgentOrder, data: socket.socket, place: str) -> None:
+        pickled, large, modules = contents
+        self._stacks = Stacks(1)
+        self._marked = segments.create()
+        self.marks = SharedActivity(self._marked, 0)
+        self.marks.grow(1)
+        self._stream, self._buffers = Block(), Block()
+        self._stream.write(pickled.data)
+        views = [each.data for each in large]
+        head = Head(
+            entry="stoker._engine.machines.remote_worker:run",
+            fds=[data.fileno(), self._marked, self._stacks.descriptor(0)],
+            shared=[],
+            preparation=_preparation(order),
+            modules=list(modules),
+            plan=pickle.dumps(Role(order.number, os.getpid(), place)),
+            buffers=self._buffers.fd,
+            places=[(self._buffers.align(segments.PAGE), self._buffers.write(view)) for view in views],
+            tracker=None,
+        )
+        self.pid = launch(self._stream, head)
+        linux.die_first(self.pid)  # and not the agent, when this machine's memory runs out
+        self.descriptor = linux.process_descriptor(self.pid)
+        self._is_reaped = False
+
+    def end(self) -> None:
+        """Kills it."""
+        if not self._is_reaped:
+            linux.kill(self.pid)
+
+    def has_ended(self, seconds: float = 0.0) -> bool:
+        """Waits this long for its end, and sets `status`."""
+        if not self._is_reaped and (self.descriptor is None or linux.has_ended(self.descriptor)):
+            self.status = linux.reap(self.pid, REAP if self.descriptor is not None else 0.0)
+            self._is_reaped = self.descriptor is not None or self.status is not None
+        if self._is_reaped or seconds <= 0:
+            return self._is_reaped
+        time.sleep(min(seconds, 0.01))
+        return self.has_ended(seconds - 0.01)
+
+    def stack(self) -> str:
+        """Returns its Python stacks now."""
+        return self._stacks.read([(0, self.pid)])
+
+    def last_words(self) -> str:
+        """Returns its last stacks."""
+        return self._stacks.last_words(0)
+
+    def close(self) -> None:
+        self.end()
+        self.has_ended(REAP)
+        for descriptor in (self._marked, self._stacks.descriptor(0), self._stream.fd, self._buffers.fd):
+            os.close(descriptor)
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+
+def _watch(number: int, channel: Channel[ToAgent], worker: _Child) -> None:
+    """Tells the bridge of the worker, until it has ended or the bridge has."""
+    mark, heard = worker.marks.of(0), time.monotonic()
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    if worker.descriptor is not None:
+        poll.register(worker.descriptor, select.POLLIN)
+    while True:
+        poll.poll(BEAT * 1000)
+        for message in channel.receive():
+            heard = time.monotonic()
+            match message:
+                case EndRemote():
+                    worker.end()
+                case InspectRemote():
+                    stack = worker.stack()
+                    channel.send(RemoteInspected(number, message.question, stack, mark[PLACE], mark[ACTIVITY]))
+        if channel.ended or time.monotonic() - heard > ALONE:
+            worker.has_ended(FLUSH if mark[DUTIES] else LEAVE)
+            return
+        if worker.has_ended():
+            channel.send(RemoteExited(number, worker.status, mark[PLACE], mark[ACTIVITY], worker.last_words(), False))
+            _await_end_of(channel)
+            return
+        channel.send(Activities(number, mark[PLACE], mark[ACTIVITY], mark[DUTIES]))
+
+
+def _await_end_of(channel: Channel[ToAgent]) -> None:
+    """Waits until the bridge has read the end of the worker."""
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    until = time.monotonic() + FLUSH
+    while not channel.ended and time.monotonic() < until:
+        channel.flush()
+        poll.poll(100)
+        channel.receive()
+
+
+def _node() -> str:
+    """Returns Ray's name of this machine; empty outside of Ray."""
+    ray = sys.modules.get("ray")
+    return str(ray.get_runtime_context().get_node_id()) if ray is not None and ray.is_initialized() else ""
+
+
+def _connected(order: AgentOrder, kind: bytes) -> socket.socket:
+    host, port = order.bridge
+    try:
+        connection = socket.create_connection((host, port), timeout=CONNECTING)
+    except OSError as error:
+        raise ConnectionError(
+            f"host {socket.gethostname()} cannot reach the trainer at {host}:{port}: {error}. Is there a firewall "
+            "between them? stoker.Ray(port=...) fixes the port to open."
+        ) from None
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.sendall(order.token + kind)
+    return connection
+
+
+def _preparation(order: AgentOrder) -> dict[str, object]:
+    """Returns the preparation of the worker: modules are found as here, then where the trainer found them."""
+    theirs = order.preparation
+    paths: Sequence[object] = theirs["sys_path"]  # type: ignore[assignment]
+    mine = {**theirs, "sys_path": [*sys.path, *(path for path in paths if path not in sys.path)]}
+    folder = theirs.get("dir")
+    if order.keeps_folder or not (isinstance(folder, str) and os.path.isdir(folder)):
+        mine["dir"] = os.getcwd()
+    return mine

@@ -1,0 +1,446 @@
+"""The bridge: stands for the workers on other machines towards the one supervisor, and receives their batches.
+
+A clean process beside the zygote. To the supervisor each remote worker is a worker whose messages the bridge passes on.
+It asks for a slot when the size of a batch is known, and the kernel copies the batch from the socket into the slot:
+zygote and trainer carry no bytes, and a worker that gets no slot waits with its batch. Ends with the zygote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import math
+import os
+import secrets
+import selectors
+import socket
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, cast
+
+from stoker import errors
+from stoker._engine.backend import Failure
+from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, AgentOrder, versions
+from stoker._engine.machines.cluster import Ray
+from stoker._engine.machines.placement import Connected, Draining, Ended, Placement, Report, Shortage, Unreachable
+from stoker._engine.machines.remote import Remote
+from stoker._engine.messages import (
+    Broken,
+    EndRemote,
+    ForRemote,
+    InspectRemote,
+    Pulse,
+    RemoteDrains,
+    RemoteExited,
+    RemoteStarted,
+    RemoteStartFailed,
+    StartRemote,
+    ToBridge,
+)
+from stoker._engine.process import linux
+from stoker._engine.process.channel import Channel
+from stoker._engine.process.worker import dumps
+from stoker._engine.serialize.payload import Payload
+from stoker._engine.transport.segments import ArenaFiles, Mapping
+
+SILENT = 10.0
+"""Seconds without a sign of life after which a worker counts as lost: its host is stopped, or the network is down."""
+
+ASKED_AGAIN = 5.0
+"""Seconds after which a worker that is still without a place is reported again, while it waits for one."""
+
+TRIED_AGAIN = 1.0
+"""Seconds after which a worker that Ray could not start is placed again at once, and not reported."""
+
+PULSES = ALONE / 5
+"""Seconds between two signs of life for the agents."""
+
+STRANGER = 5.0
+"""Seconds that a new connection has to show its token."""
+
+LEAVING = 2.0
+"""Seconds in which the bridge leaves the cluster."""
+
+
+class BridgeSettings(NamedTuple):
+    """What the bridge is told at its start."""
+
+    options: Ray
+    local: int
+    """Number of the workers of this machine."""
+
+
+class Launcher(Protocol):
+    """What the bridge needs of a scheduler (`Placement`)."""
+
+    def place(self, order: AgentOrder) -> None: ...
+
+    def end(self, token: bytes) -> None: ...
+
+    def explain(self) -> None: ...
+
+    def close(self, seconds: float) -> None: ...
+
+    def drained(self) -> Sequence[Report]: ...
+
+
+Play = Callable[[bytes, list[memoryview], list[str], Callable[[], None]], Launcher]
+"""Makes the launcher of a test."""
+
+
+class Bridge:
+    """The loop of the bridge: one thread.
+
+    Args:
+        zygote: the connection to it.
+        arena: where batches go.
+        settings: what it is told.
+        preparation: multiprocessing's data for a new process of the trainer.
+    """
+
+    def __init__(
+        self, zygote: Channel[ToBridge], arena: ArenaFiles, settings: BridgeSettings, preparation: dict[str, object]
+    ) -> None:
+        self._zygote = zygote
+        self._arena = arena
+        self._settings = settings
+        self._preparation = preparation
+        self._listener = _listener(settings.options.port)
+        self._address: str | None = None  # of this host, as agents reach it; None until the cluster is reached
+        self._launcher: Launcher | None = None
+        self._remotes: dict[int, Remote] = {}
+        self._ever = False  # whether a remote worker has started
+        self._why = ""  # the latest shortage
+        self._mappings: dict[int, Mapping] = {}
+        self._ours, self._theirs = socket.socketpair()  # wakes the loop
+        self._ours.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._full: set[int] = set()
+        self._pulse_at = 0.0
+        self._connects_by = time.monotonic() + settings.options.start_timeout + CONNECTING
+
+    def wake(self) -> None:
+        """Makes the loop look at the launcher's reports. From any thread."""
+        with contextlib.suppress(OSError):
+            self._theirs.send(b".")
+
+    def use(self, launcher: Launcher) -> None:
+        """Sets the scheduler, which calls `wake` when it has something to report."""
+        self._launcher = launcher
+
+    def run(self) -> None:
+        """Runs until the zygote has ended."""
+        self._watch(self._zygote.fileno(), self._from_zygote)
+        self._watch(self._listener.fileno(), self._accept)
+        self._watch(self._ours.fileno(), self._from_launcher)
+        while not self._zygote.ended:
+            self._flush()
+            before = time.monotonic()
+            for key, _ in self._selector.select(1.0):
+                key.data()
+            if (frozen := time.monotonic() - before - 1.0) > 1.0:  # this process was stopped: so were its eyes
+                for remote in self._remotes.values():
+                    remote.heard += frozen
+            self._look()
+
+    def close(self) -> None:
+        """Closes all connections: the agents and their workers end."""
+        for remote in self._remotes.values():
+            remote.close()
+        self._listener.close()
+        self._zygote.close()
+        if self._launcher is not None:
+            self._launcher.close(LEAVING)
+        self._selector.close()
+        self._ours.close()
+        self._theirs.close()
+
+    def _watch(self, descriptor: int, call: Callable[[], None]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, call)
+
+    def _forget(self, descriptor: int) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(descriptor)
+        self._full.discard(descriptor)
+
+    def _flush(self) -> None:
+        channels: list[Channel[ToBridge] | Channel[object]] = [self._zygote]  # type: ignore[type-var]
+        for remote in self._remotes.values():
+            channels += [channel for channel in (remote.control, remote.data) if channel is not None]  # type: ignore[misc]
+        for channel in channels:
+            if not channel.unsent and not self._full:
+                continue
+            channel.flush()
+            descriptor = channel.fileno()
+            key = self._selector.get_map().get(descriptor)
+            if key is not None and channel.unsent != (descriptor in self._full):
+                self._full ^= {descriptor}
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.unsent else 0)
+                self._selector.modify(descriptor, events, key.data)
+
+    # The zygote
+
+    def _from_zygote(self) -> None:
+        for message in self._zygote.receive():
+            match message:
+                case StartRemote():
+                    self._start(message.worker)
+                case ForRemote(worker, wire):
+                    if (remote := self._remotes.get(worker)) is not None:
+                        remote.pass_on(wire)
+                        self._read_batches(remote)
+                case EndRemote() | InspectRemote():
+                    remote = self._remotes.get(message.worker)
+                    if remote is not None and remote.control is not None:
+                        remote.control.send(message)
+
+    def _start(self, number: int) -> None:
+        remote = self._remotes.get(number)
+        if remote is None:
+            self._begin(number, time.monotonic() + self._settings.options.start_timeout)
+        else:
+            remote.is_wanted, remote.until = True, time.monotonic() + ASKED_AGAIN
+            self._tell_started(remote)
+
+    def _begin(self, number: int, until: float) -> None:
+        remote = self._remotes[number] = Remote(number, secrets.token_bytes(TOKEN), self._zygote, self._memory)
+        remote.is_wanted, remote.until, remote.begun = True, until, time.monotonic()
+        self._place(remote)
+
+    def _place(self, remote: Remote) -> None:
+        if self._address is None or self._launcher is None:  # it is placed when the cluster is reached
+            return
+        port = self._listener.getsockname()[1]
+        keeps = "working_dir" in (self._settings.options.runtime_env or {})
+        self._launcher.place(AgentOrder(remote.number, (self._address, port), remote.token, self._preparation, keeps))
+
+    def _tell_started(self, remote: Remote) -> None:
+        if remote.is_wanted and remote.is_ready:
+            remote.is_wanted, self._ever = False, True
+            self._zygote.send(RemoteStarted(remote.number, remote.name))
+
+    def _memory(self, number: int, offset: int, capacity: int, size: int) -> memoryview:
+        """Returns the first bytes of a slot."""
+        mapping = self._mappings.get(number)
+        if mapping is None:
+            mapping = self._mappings[number] = Mapping(*self._arena.at(offset), capacity)
+        return memoryview(mapping.part(0, size)).cast("B")
+
+    # The scheduler
+
+    def _from_launcher(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._ours.recv(1 << 12)
+        for report in () if self._launcher is None else self._launcher.drained():
+            match report:
+                case Connected():
+                    self._address = report.address
+                    for remote in self._remotes.values():
+                        remote.until = time.monotonic() + self._settings.options.start_timeout
+                        self._place(remote)
+                case Unreachable():
+                    self._unreachable(report.why)
+                case Draining():
+                    self._drains(report.nodes)
+                case Shortage():
+                    self._lacks_place(report.text)
+                case Ended():
+                    self._has_no_actor(report)
+
+    def _unreachable(self, why: str) -> None:
+        self._end_run(
+            f"the Ray cluster at address={self._settings.options.address!r} cannot be used: {why} A process that uses "
+            "a cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 --num-cpus=0`, or "
+            "a cluster with `ray start --head`."
+        )
+
+    def _drains(self, nodes: frozenset[str]) -> None:
+        for remote in self._remotes.values():
+            if remote.node in nodes and remote.is_ready and not (remote.is_wanted or remote.drains):
+                remote.drains = True
+                why = "its machine is to be taken away, and gets no new batch"
+                self._zygote.send(RemoteDrains(remote.number, why))
+
+    def _has_no_actor(self, report: Ended) -> None:
+        remote = next((each for each in self._remotes.values() if each.token == report.token), None)
+        if remote is None:
+            return
+        if remote.is_ready or report.why is None:
+            self._lost(remote)
+        elif self._ever:
+            self._remove(remote)
+            if remote.is_wanted and remote.begun + TRIED_AGAIN < time.monotonic() < remote.until:
+                self._begin(remote.number, remote.until)  # Ray takes a while to notice that a node is gone
+            elif remote.is_wanted:
+                self._zygote.send(RemoteStartFailed(remote.number, report.why))
+        else:
+            self._end_run(f"worker {remote.number} could not be started by Ray: {report.why}")
+
+    def _lacks_place(self, text: str) -> None:
+        options, now = self._settings.options, time.monotonic()
+        why = (
+            f"Ray has no room for it after {options.start_timeout:g} s (start_timeout): {text}. Ask for fewer workers "
+            "or less for each (stoker.Ray), or add machines"
+        )
+        late = [remote for remote in self._remotes.values() if remote.is_wanted and now >= remote.until]
+        if late and not self._settings.local and not any(remote.is_ready for remote in self._remotes.values()):
+            self._end_run(f"none of the {options.num_workers} remote workers could be started: {why}.")
+            return
+        for remote in late:
+            remote.is_wanted = False
+            self._zygote.send(RemoteStartFailed(remote.number, why))
+
+    def _end_run(self, text: str) -> None:
+        failure = Failure.of(errors.WorkerStartError(text), "in the bridge to other machines")
+        self._zygote.send(Broken(dumps(failure)))
+
+    # Agents and workers
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(STRANGER)
+        try:
+            shown = bytearray()
+            while len(shown) < TOKEN + 1:
+                if not (more := connection.recv(TOKEN + 1 - len(shown))):
+                    raise ConnectionError
+                shown += more
+        except OSError:
+            connection.close()
+            return
+        token, kind = bytes(shown[:TOKEN]), bytes(shown[TOKEN:])
+        for remote in self._remotes.values():
+            if hmac.compare_digest(remote.token, token) and kind in (CONTROL, DATA):
+                self._admit(remote, kind == CONTROL, connection)
+                return
+        connection.close()
+
+    def _admit(self, remote: Remote, is_control: bool, connection: socket.socket) -> None:
+        remote.connected(is_control, connection)
+        read = self._read_control if is_control else self._read_batches
+        self._watch(connection.fileno(), lambda: read(remote))
+
+    def _has(self, remote: Remote) -> bool:
+        """Whether this is still the worker of its number: it may have been removed since the loop woke."""
+        return self._remotes.get(remote.number) is remote
+
+    def _read_control(self, remote: Remote) -> None:
+        if remote.control is None or not self._has(remote):
+            return
+        if (greeting := remote.hear()) is not None and greeting.versions != versions():
+            self._end_run(
+                f"worker {remote.number} on host {greeting.host} ({greeting.address}) runs "
+                f"{', '.join(greeting.versions)}, and the trainer {', '.join(versions())}: install the same everywhere."
+            )
+            return
+        if remote.control.ended:
+            self._forget(remote.control.fileno())
+            if remote.exit is None:
+                self._lost(remote)
+                return
+        self._conclude(remote)
+
+    def _read_batches(self, remote: Remote) -> None:
+        if remote.data is None or not self._has(remote):
+            return
+        remote.read()
+        self._tell_started(remote)
+        if remote.data.ended and remote.data.fileno() in self._selector.get_map():
+            self._forget(remote.data.fileno())
+            remote.ends_by = time.monotonic() + SILENT / 4
+        self._conclude(remote)
+
+    def _conclude(self, remote: Remote) -> None:
+        """Reports the end of a worker when its last message is read."""
+        if remote.exit is None or (remote.data is not None and not remote.data.ended):
+            return
+        self._remove(remote)
+        if remote.is_ready and not remote.is_wanted:
+            self._zygote.send(remote.exit)
+        elif remote.is_broken:
+            pass  # the run ends
+        elif self._ever:
+            self._zygote.send(RemoteStartFailed(remote.number, f"it {linux.exit_text(remote.exit.code)}"))
+        else:
+            stack = f"\n{remote.exit.stack}" if remote.exit.stack else ""
+            how = linux.exit_text(remote.exit.code)
+            self._end_run(
+                f"worker {remote.number} (pid {remote.name}) {how} before it had unpickled the dataset.{stack}"
+            )
+
+    def _lost(self, remote: Remote) -> None:
+        """A worker whose host has ended, or cannot be reached."""
+        self._remove(remote)
+        if remote.is_ready and not remote.is_wanted:
+            self._zygote.send(RemoteExited(remote.number, None, *remote.mark, "", True))
+        elif remote.is_wanted:
+            self._zygote.send(
+                RemoteStartFailed(remote.number, f"its host is lost ({remote.name or 'not reached yet'})")
+            )
+
+    def _remove(self, remote: Remote) -> None:
+        for channel in (remote.control, remote.data):
+            if channel is not None:
+                self._forget(channel.fileno())
+        remote.close()
+        self._remotes.pop(remote.number, None)
+        if self._launcher is not None:
+            self._launcher.end(remote.token)
+
+    def _look(self) -> None:
+        """Notices what time brings: silence, and workers without a place."""
+        now = time.monotonic()
+        if self._address is None and now > self._connects_by:
+            self._connects_by = math.inf
+            self._unreachable("it has not answered within start_timeout.")
+        asks = False
+        for remote in [*self._remotes.values()]:
+            if remote.control is not None and now - remote.heard > SILENT:
+                self._lost(remote)
+            elif remote.ends_by is not None and now > remote.ends_by and remote.control is not None:
+                remote.ends_by = None  # its socket has ended, and it has not: user code has closed it
+                remote.control.send(EndRemote(remote.number))
+            elif remote.is_wanted and not remote.is_ready and now >= remote.until:
+                asks = asks or remote.control is None
+        if asks and self._launcher is not None and self._address is not None:
+            self._launcher.explain()
+        if now >= self._pulse_at:
+            self._pulse_at = now + PULSES
+            for remote in self._remotes.values():
+                if remote.control is not None:
+                    remote.control.send(Pulse())
+
+
+def _listener(port: int) -> socket.socket:
+    listener = socket.create_server(("", port), backlog=256)
+    listener.setblocking(False)
+    return listener
+
+
+def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
+    """Entry of the bridge's process."""
+    zygote, *files = cast("list[int]", descriptors)
+    settings: BridgeSettings = parcel.plan
+    linux.name_process("stoker-bridge")
+    channel: Channel[ToBridge] = Channel(socket.socket(fileno=zygote))
+    preparation = {name: value for name, value in parcel.preparation.items() if name != "authkey"}  # it stays here
+    bridge = Bridge(channel, ArenaFiles(files), settings, preparation)
+    pickled, large = parcel.contents()
+    options, modules, played = settings.options, parcel.modules, settings.options.launcher
+    if played is None:
+        bridge.use(Placement(options, pickled, large, modules, bridge.wake))
+    else:
+        bridge.use(cast("Play", played)(pickled, large, modules, bridge.wake))
+    del pickled, large
+    try:
+        bridge.run()
+        bridge.close()
+    except BaseException:
+        traceback.print_exc()  # the zygote ends as well, and another takes its place
+    finally:
+        os._exit(0)

@@ -1,0 +1,84 @@
+"""`Ray`: the cluster in which a loader has workers on other machines, as the user describes it. Imports no Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stoker.errors import MissingExtraError
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Workers on other machines, for `DataLoader(remote=...)`: placed by Ray, and used like the others.
+
+        loader = stoker.DataLoader(dataset, 256, num_workers=4, remote=stoker.Ray(num_workers=60))
+
+    The names are Ray's own. Needs the extra `stoker[ray]` here, and Stoker of the same version on all machines; this
+    process runs on a node of the cluster. The object is plain and does nothing: Ray is imported when an epoch begins,
+    and in a process beside this one.
+
+    Attributes:
+        num_workers: workers on other machines, on top of those of this one (`DataLoader(num_workers=)`). Each is a
+            process with a copy of the dataset. Ray spreads them over the nodes that have room.
+        num_cpus: CPUs that Ray reserves for each worker.
+        address: of the cluster, as in `ray.init`; "auto" finds the one that runs on this machine.
+        resources: further resources for each worker, such as `{"loader": 1}`.
+        runtime_env: Ray's, such as `{"working_dir": "."}`, which sends the modules of a program.
+        port: of this machine, to which the workers connect; 0 for any free one. Name it where a firewall stands between
+            the machines.
+        start_timeout: seconds after which workers for which Ray has found no room are reported. Without any other
+            worker the run ends then.
+
+    Raises:
+        TypeError, ValueError: an argument that cannot be meant.
+    """
+
+    num_workers: int
+    num_cpus: float = 1
+    address: str = "auto"
+    resources: Mapping[str, float] | None = None
+    runtime_env: Mapping[str, object] | None = None
+    port: int = 0
+    start_timeout: float = 60.0
+
+    # A test places agents without Ray
+    launcher: ClassVar[object] = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.address, str) or not self.address:
+            raise TypeError(f'address should be "auto" or HOST:PORT, but got address={self.address!r}')
+        if self.address.startswith("ray://"):
+            raise ValueError(
+                f"address={self.address!r} is that of Ray's client, which has no object store of its own. Start a node "
+                "of the cluster on this machine (`ray start --address=HEAD:6379 --num-cpus=0`), and leave out address."
+            )
+        for name, least, most in (("num_workers", 1, math.inf), ("port", 0, 65535)):
+            try:
+                number = operator.index(getattr(self, name))
+            except TypeError:
+                raise TypeError(f"{name} should be an integer, but got {name}={getattr(self, name)!r}") from None
+            if not least <= number <= most:
+                raise ValueError(f"{name} should be at least {least}, but got {name}={number}")
+        for name in ("num_cpus", "start_timeout"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{name} should be a number, but got {name}={value!r}")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} should be 0 or more, but got {name}={value!r}")
+        for name in ("resources", "runtime_env"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping):
+                raise TypeError(f"{name} should be a mapping or None, but got {name}={value!r}")
+
+    def check_installed(self) -> None:
+        """Raises MissingExtraError where Ray is not installed. Does not import it."""
+        if importlib.util.find_spec("ray") is None:
+            raise MissingExtraError(
+                "remote=stoker.Ray(...) needs Ray, which is not installed: pip install 'stoker[ray]'. Ray has no "
+                "wheels for free-threaded builds, nor for CPython from 3.15 on."
+            )

@@ -1,0 +1,228 @@
+"""Ray's part of the bridge: connects to the cluster, puts the dataset into the object store, places the actors.
+
+A thread of the bridge, because Ray's calls wait. It knows no batch: only who has an actor, and why one has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stoker._engine.machines.agent import CONNECTING, Agent, AgentOrder
+from stoker._engine.machines.cluster import Ray
+
+LOOK = 0.25
+"""Seconds between two looks at the actors."""
+
+BETWEEN_DRAINS = 1.0
+"""Seconds between two looks for machines that are to be taken away."""
+
+TELLING = 600
+"""Characters of an error of Ray's that the user is told."""
+
+
+class Connected(NamedTuple):
+    """The cluster is reached; agents reach the bridge at this address of its host."""
+
+    address: str
+
+
+class Unreachable(NamedTuple):
+    """The cluster cannot be reached, or the dataset cannot be put into its object store."""
+
+    why: str
+
+
+class Ended(NamedTuple):
+    """The actor of this token has ended: an error, in words, or None."""
+
+    token: bytes
+    why: str | None
+
+
+class Shortage(NamedTuple):
+    """What was asked for and what is there, in words."""
+
+    text: str
+
+
+class Draining(NamedTuple):
+    """The machines, by the scheduler's name, that are to be taken away."""
+
+    nodes: frozenset[str]
+
+
+Report = Draining | Connected | Unreachable | Ended | Shortage
+
+
+class Placement(threading.Thread):
+    """Places agents on the machines of a cluster of Ray.
+
+    Args:
+        options: the user's.
+        pickled: the parts that workers are sent.
+        large: their large buffers.
+        modules: names of the modules that they need.
+        wake: called when there is something to report.
+    """
+
+    def __init__(
+        self,
+        options: Ray,
+        pickled: bytes,
+        large: list[memoryview],
+        modules: list[str],
+        wake: Callable[[], None],
+    ) -> None:
+        super().__init__(name="stoker-placement", daemon=True)
+        self._options = options
+        self._contents = np.frombuffer(pickled, np.uint8), [np.frombuffer(view, np.uint8) for view in large], modules
+        self._wake = wake
+        self._orders: queue.SimpleQueue[AgentOrder | bytes | str | None] = queue.SimpleQueue()
+        self._actors: dict[bytes, tuple[Any, Any]] = {}  # token → the actor, and the call that is its life
+        self._drains_at, self._draining = 0.0, frozenset[str]()
+        self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self.start()
+
+    def place(self, order: AgentOrder) -> None:
+        """Starts an agent on a machine that has room for it."""
+        self._orders.put(order)
+
+    def end(self, token: bytes) -> None:
+        """Ends an agent, and gives its resources back."""
+        self._orders.put(token)
+
+    def explain(self) -> None:
+        """Requests a `Shortage`."""
+        self._orders.put("explain")
+
+    def close(self, seconds: float) -> None:
+        """Ends all agents and leaves the cluster, or not if that takes longer."""
+        self._orders.put(None)
+        self.join(seconds)
+
+    def run(self) -> None:
+        try:
+            self._ray = self._connected()
+            reference = self._ray.put(self._contents)
+            del self._contents
+        except BaseException as error:
+            self._tell(Unreachable(_short(error)))
+            return
+        self._tell(Connected(self._ray.util.get_node_ip_address()))
+        kind = self._ray.remote(Agent)
+        try:
+            while self._obeys(kind, reference):
+                self._look()
+        except BaseException as error:
+            self._tell(Unreachable(_short(error)))
+            return
+        for token in [*self._actors]:
+            self._kill(token)
+        self._ray.shutdown()
+
+    def _connected(self) -> Any:
+        options = self._options
+        host, _, port = options.address.rpartition(":")
+        if port.isdecimal():  # Ray would try for minutes
+            socket.create_connection((host, int(port)), timeout=CONNECTING).close()
+        ray = importlib.import_module("ray")
+        ray.init(
+            address=options.address,
+            runtime_env=None if options.runtime_env is None else dict(options.runtime_env),
+            log_to_driver=True,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+        )
+        return ray
+
+    def _obeys(self, kind: Any, reference: Any) -> bool:
+        """Carries out what the bridge asks for; returns whether it goes on."""
+        try:
+            order = self._orders.get(timeout=LOOK)
+        except queue.Empty:
+            return True
+        options = self._options
+        if isinstance(order, AgentOrder):
+            resources = None if options.resources is None else dict(options.resources)
+            placed = kind.options(
+                num_cpus=options.num_cpus, resources=resources, scheduling_strategy="SPREAD", max_restarts=0
+            )
+            actor = placed.remote()
+            self._actors[order.token] = actor, actor.serve.remote(reference, order)
+        elif isinstance(order, bytes):
+            self._kill(order)
+        elif order is not None:
+            self._tell(Shortage(self._shortage()))
+        return order is not None
+
+    def _kill(self, token: bytes) -> None:
+        if (found := self._actors.pop(token, None)) is not None:
+            with contextlib.suppress(Exception):  # it has ended
+                self._ray.kill(found[0], no_restart=True)
+
+    def _look_for_drains(self) -> None:
+        """Tells of machines that are to be taken away. Ray says it in a private place, which may be gone."""
+        if (now := time.monotonic()) < self._drains_at:
+            return
+        self._drains_at = now + BETWEEN_DRAINS
+        nodes: frozenset[str] = frozenset()
+        with contextlib.suppress(Exception):
+            nodes = frozenset(self._ray._private.state.state.get_draining_nodes())
+        if nodes - self._draining:
+            self._tell(Draining(nodes))
+        self._draining = nodes
+
+    def _look(self) -> None:
+        self._look_for_drains()
+        calls = {call: token for token, (_, call) in self._actors.items()}
+        if not calls:
+            return
+        ended, _ = self._ray.wait([*calls], num_returns=len(calls), timeout=0)
+        for call in ended:
+            why = None
+            try:
+                self._ray.get(call)
+            except Exception as error:  # of Ray's, or of the agent
+                why = _short(error)
+            token = calls[call]
+            self._kill(token)
+            self._tell(Ended(token, why))
+
+    def _shortage(self) -> str:
+        options, words = self._options, []
+        wanted = {"CPU": options.num_cpus, **(options.resources or {})}
+        there, free = self._ray.cluster_resources(), self._ray.available_resources()
+        for name, amount in wanted.items():
+            words.append(f"{name}: {amount:g} each, {free.get(name, 0):g} free of {there.get(name, 0):g}")
+        nodes = sum(bool(node["Alive"]) for node in self._ray.nodes())
+        return f"{'; '.join(words)}; {nodes} node(s) in the cluster"
+
+    def drained(self) -> list[Report]:
+        """Returns what has been reported since the last call."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._reports.get_nowait())
+        return found
+
+    def _tell(self, report: Report) -> None:
+        self._reports.put(report)
+        self._wake()
+
+
+def _short(error: BaseException) -> str:
+    """Returns an error of Ray's, or that of the agent which it carries, in a few lines."""
+    cause = getattr(error, "cause", None)
+    shown = cause if isinstance(cause, BaseException) else error
+    text = " ".join(str(shown).split())
+    return f"{type(shown).__name__}: {text if len(text) <= TELLING else text[:TELLING] + ' …'}"

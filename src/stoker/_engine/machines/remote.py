@@ -1,0 +1,197 @@
+"""One worker on another machine, as the bridge sees it: its two connections, and its unit's way into a slot."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import cast
+
+from stoker import errors
+from stoker._engine.activity import NEW_MARK
+from stoker._engine.backend import Failure
+from stoker._engine.machines.batch_link import BatchLink, size_behind
+from stoker._engine.messages import (
+    Activities,
+    Broken,
+    FromAgent,
+    FromBridge,
+    FromRemote,
+    FromWorker,
+    Greeting,
+    PlainSlot,
+    RemoteExited,
+    RemoteInspected,
+    SlotGiven,
+    SlotWanted,
+    ToBridge,
+    Unit,
+    UnitDone,
+    Unpickled,
+    packed,
+    unpacked,
+)
+from stoker._engine.process.channel import Channel
+from stoker._engine.process.worker import dumps
+from stoker._engine.transport.writer import Packed
+
+
+class Remote:
+    """One remote worker.
+
+    Args:
+        number: the worker's.
+        token: what its connections begin with.
+        zygote: where its messages go.
+        memory: returns the first bytes of a slot: of its number, offset, capacity, and how many.
+
+    Attributes:
+        control: the connection of its agent.
+        data: its own.
+        name: its process and host, in words.
+        node: the scheduler's name of its machine.
+        heard: time of its latest sign of life.
+        mark: its place and activity then.
+        begun, until: times at which it was placed, and at which it should have started.
+        drains: whether the zygote knows that its machine is to be taken away.
+        is_wanted: whether the zygote waits for it to start.
+        is_ready: whether it has unpickled the job.
+        is_broken: whether it cannot: the run ends.
+        exit: how it ended, once that is known.
+        ends_by: time at which it should have ended, since its connection has.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        token: bytes,
+        zygote: Channel[ToBridge],
+        memory: Callable[[int, int, int, int], memoryview],
+    ) -> None:
+        self.number, self.token = number, token
+        self.control: Channel[FromAgent] | None = None
+        self.data: BatchLink | None = None
+        self.name = self.node = ""
+        self.drains = False
+        self.heard = 0.0
+        self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
+        self.begun = self.until = 0.0
+        self.is_wanted = self.is_ready = self.is_broken = False
+        self.exit: RemoteExited | None = None
+        self.ends_by: float | None = None
+        self._zygote = zygote
+        self._memory = memory
+        self._offered: dict[int, PlainSlot] = {}  # unit → the idle slot that came with it
+        self._slot: PlainSlot | None = None  # in which a batch arrives
+        self._refused: str | None = None  # why there is no memory for the batch that arrives
+        self._question = 0
+        self._asks = False
+
+    def connected(self, is_control: bool, connection: socket.socket) -> None:
+        """Takes a connection that has shown the token."""
+        if is_control:
+            self.control, self.heard = Channel(connection), time.monotonic()
+        else:
+            self.data = BatchLink(connection)
+
+    def close(self) -> None:
+        """Closes both connections."""
+        for channel in (self.control, self.data):
+            if channel is not None:
+                channel.close()
+
+    def hear(self) -> Greeting | None:
+        """Takes the messages of its agent; returns its greeting, if that is among them."""
+        assert self.control is not None
+        greeting = None
+        for message in self.control.receive():
+            self.heard = time.monotonic()
+            match message:
+                case Greeting():
+                    greeting, self.node = message, message.node
+                    self.name = f"{message.pid} on host {message.host} ({message.address})"
+                case Activities():
+                    if (message.place, message.activity) != self.mark:
+                        self.mark = message.place, message.activity
+                    if self.is_ready and not self.is_wanted:
+                        self._tell(message)
+                case RemoteInspected():
+                    self._tell(message)
+                case RemoteExited():
+                    self.exit = message
+                    self.mark = message.place, message.activity
+        return greeting
+
+    def pass_on(self, wire: tuple[object, ...]) -> None:
+        """Passes on a message for it; the answer to a question of the bridge's is meant for the bridge."""
+        message = unpacked(wire)
+        if isinstance(message, SlotGiven):
+            if message.question == self._question:
+                self._asks = False
+                self._given(message.given)
+        elif isinstance(message, Unit):
+            if message.slot is not None:
+                self._offered[message.unit] = message.slot
+            if self.data is not None:
+                self.data.send(message._replace(slot=None))
+        elif self.data is not None:
+            self.data.send(message)
+
+    def read(self) -> None:
+        """Takes its messages and batches, as far as there is memory for these."""
+        assert self.data is not None
+        while True:
+            message = self.data.next()
+            if message is not None:
+                self.heard = time.monotonic()
+                self._take(message)
+            elif self.data.waits is None or self._asks or not self._find_memory(self.data.waits):
+                return
+
+    def _find_memory(self, message: UnitDone) -> bool:
+        """Gives the batch that has arrived its memory, or asks for it; returns whether it has some."""
+        slot, size = self._offered.pop(message.unit, None), size_behind(message)
+        if slot is not None and size <= slot[2]:
+            self._given(slot)
+            return True
+        self._question += 1
+        self._asks = True
+        self._tell(FromRemote(self.number, packed(SlotWanted(message.unit, size, self._question, 0))))
+        return False
+
+    def _given(self, given: PlainSlot | str | None) -> None:
+        assert self.data is not None and self.data.waits is not None
+        size = size_behind(self.data.waits)
+        if isinstance(given, tuple):
+            self._slot = given
+            self.data.give(self._memory(*given, size))
+        else:
+            self._refused = given or "there is no memory for the batch"
+            self.data.give(memoryview(bytearray(size)))
+
+    def _take(self, message: FromWorker) -> None:
+        if isinstance(message, Unpickled):
+            self.is_ready = True
+            return
+        self.is_broken = self.is_broken or isinstance(message, Broken)
+        if isinstance(message, Broken):
+            self._tell(message)
+            return
+        if isinstance(message, UnitDone):
+            self._offered.pop(message.unit, None)
+            message = self._placed(message)
+        self._tell(FromRemote(self.number, packed(message)))
+
+    def _placed(self, message: UnitDone) -> UnitDone:
+        """Returns the answer of a unit whose batch lies in a slot now, or for which there was no memory."""
+        slot, self._slot = self._slot, None
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            failure = Failure.of(errors.MemoryLimitError(refused), f"for a batch of remote worker {self.number}")
+            return message._replace(kind="error", value=dumps(failure))
+        if slot is None:
+            return message
+        return message._replace(value=(slot[0], *cast("Packed", message.value)[1:]))
+
+    def _tell(self, message: FromBridge) -> None:
+        self._zygote.send(message)

@@ -1,0 +1,144 @@
+"""The zygote's side of the bridge: carries out the supervisor's commands for remote workers, and says what they do."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from stoker._engine.activity import IDLE, Position
+from stoker._engine.commands import (
+    Command,
+    Dismiss,
+    Drains,
+    Event,
+    Exited,
+    Heard,
+    Inspect,
+    Inspected,
+    Kill,
+    Send,
+    Spawn,
+    Started,
+    StartFailed,
+)
+from stoker._engine.messages import (
+    Activities,
+    Broken,
+    EndRemote,
+    ForRemote,
+    FromBridge,
+    FromRemote,
+    FromWorker,
+    InspectRemote,
+    Leave,
+    RemoteDrains,
+    RemoteExited,
+    RemoteInspected,
+    RemoteStarted,
+    RemoteStartFailed,
+    StartRemote,
+    ToWorker,
+    UnitDone,
+    packed,
+    unpacked,
+)
+from stoker._engine.process.channel import Channel
+
+
+class RemoteWorkers:
+    """The workers on other machines, from a number on.
+
+    Args:
+        channel: to the bridge.
+        first: number of the first of them.
+
+    Attributes:
+        broken: the message with which the bridge ends the run, or None.
+    """
+
+    def __init__(self, channel: Channel[FromBridge], first: int) -> None:
+        self.channel = channel
+        self.broken: Broken | None = None
+        self._first = first
+        self._marks: dict[int, Position] = {}
+        self._duties: set[int] = set()
+        self._inspections: dict[int, tuple[int, int | None, float]] = {}  # worker → question, unit, seconds
+        self._questions = 0
+
+    def has(self, worker: int) -> bool:
+        """Whether a worker is one of them."""
+        return worker >= self._first
+
+    def has_duties(self, worker: int) -> bool:
+        """Whether a worker has something to do at its end."""
+        return worker in self._duties
+
+    def send(self, worker: int, message: ToWorker) -> None:
+        """Sends a message to a worker."""
+        self.channel.send(ForRemote(worker, packed(message)))
+
+    def carries_out(self, command: Command) -> bool:
+        """Carries out a command if it is for one of them; returns whether it is."""
+        if not isinstance(command, (Send, Spawn, Dismiss, Kill, Inspect)) or not self.has(command.worker):
+            return False
+        worker = command.worker
+        match command:
+            case Send():
+                self.send(worker, command.message)
+            case Spawn():
+                self._marks[worker] = IDLE
+                self._duties.discard(worker)
+                self.channel.send(StartRemote(worker))
+            case Dismiss():
+                self.send(worker, Leave())
+            case Kill():
+                self.channel.send(EndRemote(worker))
+            case Inspect():
+                self._questions += 1
+                self._inspections[worker] = self._questions, command.unit, command.seconds
+                self.channel.send(InspectRemote(worker, self._questions))
+        return True
+
+    def events(self) -> list[Event]:
+        """Returns what the bridge has said.
+
+        Raises:
+            RuntimeError: the bridge has ended.
+        """
+        events: list[Event] = []
+        for message in self.channel.receive():
+            match message:
+                case FromRemote(worker, wire):
+                    heard = cast("FromWorker", unpacked(wire))
+                    if isinstance(heard, UnitDone):
+                        self._inspections.pop(worker, None)  # it goes on
+                    events.append(Heard(worker, heard))
+                case Activities(worker, place, activity, duties):
+                    self._marks[worker] = Position.of(place, activity)
+                    (self._duties.add if duties else self._duties.discard)(worker)
+                case RemoteStarted(worker, process):
+                    events.append(Started(worker, process))
+                case RemoteStartFailed(worker, why):
+                    events.append(StartFailed(worker, OSError(f"worker {worker} could not be started by Ray: {why}")))
+                case RemoteExited(worker, code, place, activity, stack, is_lost):
+                    self._inspections.pop(worker, None)
+                    events.append(Exited(worker, code, Position.of(place, activity), stack, is_lost))
+                case RemoteDrains(worker, reason):
+                    events.append(Drains(worker, reason))
+                case RemoteInspected():
+                    events += self._inspected(message)
+                case Broken():
+                    self.broken = message
+        if self.channel.ended and self.broken is None:
+            raise RuntimeError(
+                "the bridge to the workers on other machines has ended. Ray ends it where the head node of the "
+                "cluster, or this machine's node, is gone."
+            )
+        return events
+
+    def _inspected(self, message: RemoteInspected) -> list[Event]:
+        worker, question, stack, place, activity = message
+        asked = self._inspections.get(worker)
+        if asked is None or asked[0] != question:
+            return []
+        del self._inspections[worker]
+        return [Inspected(worker, asked[1], asked[2], Position.of(place, activity), stack)]

@@ -1,0 +1,38 @@
+"""Starts the bridge, in the trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+from stoker._engine.backends import Parts
+from stoker._engine.fork.fresh_interpreter import start
+from stoker._engine.machines.bridge import BridgeSettings
+from stoker._engine.machines.cluster import Ray
+from stoker._engine.transport.segments import ArenaFiles
+from stoker.errors import CannotSendError
+
+
+def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: Parts) -> int:
+    """Starts a clean interpreter as the bridge; returns its pid.
+
+    Args:
+        end: of its connection to the zygote.
+        arena: where batches go.
+        cluster: where the remote workers are.
+        local: number of the workers of this machine.
+        parts: what remote workers are sent.
+
+    Raises:
+        CannotSendError: some part cannot be pickled: named by its path, before anything is started.
+    """
+    ray = sys.modules.get("ray")
+    if cluster.address == "auto" and ray is not None and ray.is_initialized():  # the one that this program uses
+        cluster = dataclasses.replace(cluster, address=ray.get_runtime_context().gcs_address)
+    try:
+        return start(
+            "stoker._engine.machines.bridge:run", parts, [end, *arena], BridgeSettings(cluster, local), by_value=True
+        )
+    except CannotSendError as error:
+        error.add_note("Workers on other machines (remote=) are sent the dataset and the functions.")
+        raise

@@ -1,0 +1,213 @@
+"""The bridge with a scheduler that is played, and agents that the test plays."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from stoker._engine.machines import bridge as bridges
+from stoker._engine.machines.agent import CONTROL, DATA, AgentOrder, versions
+from stoker._engine.machines.bridge import Bridge, BridgeSettings
+from stoker._engine.machines.cluster import Ray
+from stoker._engine.machines.placement import Connected, Draining, Ended, Report, Shortage, Unreachable
+from stoker._engine.messages import (
+    Activities,
+    Broken,
+    Greeting,
+    Message,
+    RemoteDrains,
+    RemoteExited,
+    RemoteStarted,
+    RemoteStartFailed,
+    StartRemote,
+    Unpickled,
+)
+from stoker._engine.process.channel import Channel, pair
+from stoker._engine.transport.segments import ArenaFiles
+
+SECONDS = 20.0
+
+
+class Played:
+    """A bridge in a thread, its scheduler, and the zygote's end."""
+
+    def __init__(self, local: int = 0, start_timeout: float = 60.0) -> None:
+        zygote, theirs = pair()
+        self.zygote: Channel[Message] = Channel(zygote)
+        self.files = ArenaFiles.create()
+        self.bridge = Bridge(
+            Channel(theirs), self.files, BridgeSettings(Ray(1, start_timeout=start_timeout), local), {}
+        )
+        self.orders: list[AgentOrder] = []
+        self.ended: list[bytes] = []
+        self._reports: list[Report] = []
+        self._heard: list[Message] = []
+        self.agents: list[Agent] = []
+        self.bridge.use(self)
+        self._thread = threading.Thread(target=self.bridge.run)
+        self._thread.start()
+
+    def place(self, order: AgentOrder) -> None:
+        self.orders.append(order)
+
+    def end(self, token: bytes) -> None:
+        self.ended.append(token)
+
+    def explain(self) -> None:
+        self.report(Shortage("CPU: 1 each, 0 free of 2"))
+
+    def close(self, seconds: float) -> None:
+        pass
+
+    def drained(self) -> list[Report]:
+        reports, self._reports = self._reports, []
+        return reports
+
+    def report(self, report: Report) -> None:
+        self._reports.append(report)
+        self.bridge.wake()
+
+    def await_(self, found: Callable[[], object]) -> None:
+        until = time.monotonic() + SECONDS
+        while not found():
+            assert time.monotonic() < until, "nothing came"
+            time.sleep(0.002)
+
+    def hears(self, kind: type[Message]) -> Message:
+        def first() -> Message | None:
+            self._heard += self.zygote.receive()
+            return next((message for message in self._heard if isinstance(message, kind)), None)
+
+        self.await_(first)
+        message = first()
+        assert message is not None
+        self._heard.remove(message)
+        return message
+
+    def start(self, number: int) -> AgentOrder:
+        self.zygote.send(StartRemote(number))
+        count = len(self.orders)
+        self.report(Connected("127.0.0.1"))
+        self.await_(lambda: len(self.orders) > count)
+        return self.orders[-1]
+
+    def close_all(self) -> None:
+        for agent in self.agents:
+            agent.close()
+        self.zygote.close()
+        self._thread.join()
+        self.bridge.close()
+        self.files.close()
+
+
+class Agent:
+    """The two connections of a worker, closed with the bridge."""
+
+    def __init__(self, played: Played, order: AgentOrder, told: tuple[str, ...] | None = None, node: str = "n") -> None:
+        played.agents.append(self)
+        self.control: Channel[Message] = Channel(self._connect(order, CONTROL))
+        self.control.send(Greeting(node, "b", "10.0.0.2", 7, versions() if told is None else told))
+        self.data: Channel[Message] = Channel(self._connect(order, DATA))
+
+    def _connect(self, order: AgentOrder, kind: bytes) -> socket.socket:
+        connection = socket.create_connection(order.bridge)
+        connection.sendall(order.token + kind)
+        return connection
+
+    def close(self) -> None:
+        self.control.close()
+        self.data.close()
+
+
+@pytest.fixture
+def played() -> Iterator[Played]:
+    made = Played()
+    yield made
+    made.close_all()
+
+
+def ready(played: Played, number: int = 0) -> Agent:
+    agent = Agent(played, played.start(number))
+    agent.data.send(Unpickled(0.1, 0, 0))
+    assert played.hears(RemoteStarted) == RemoteStarted(number, "7 on host b (10.0.0.2)")
+    return agent
+
+
+def test_worker_starts_unpickled_and_is_lost_with_its_agent(played: Played) -> None:
+    agent = ready(played)
+    agent.control.send(Activities(0, 5, 0, 0))
+    assert played.hears(Activities) == Activities(0, 5, 0, 0)
+    agent.close()
+    assert played.hears(RemoteExited) == RemoteExited(0, None, 5, 0, "", True)
+    assert played.ended == [played.orders[0].token]
+
+
+def test_exit_that_the_agent_reports_is_exact(played: Played) -> None:
+    agent = ready(played)
+    agent.data.close()
+    agent.control.send(RemoteExited(0, -11, 3, 0, "stack", False))
+    assert played.hears(RemoteExited) == RemoteExited(0, -11, 3, 0, "stack", False)
+
+
+def test_stranger_without_the_token_is_turned_away(played: Played) -> None:
+    order = played.start(0)
+    stranger = socket.create_connection(order.bridge)
+    stranger.sendall(b"x" * 32 + DATA)
+    assert stranger.recv(1) == b""
+    stranger.close()
+    agent = Agent(played, order)
+    agent.data.send(Unpickled(0.1, 0, 0))
+    played.hears(RemoteStarted)
+
+
+def test_other_versions_end_the_run_and_both_are_named(played: Played) -> None:
+    Agent(played, played.start(0), ("Stoker 9.9", "Python 2.7", "NumPy 2"))
+    failure = pickle.loads(played.hears(Broken).failure)  # type: ignore[union-attr]
+    assert "host b (10.0.0.2) runs Stoker 9.9, Python 2.7" in failure.text and versions()[0] in failure.text
+
+
+def test_silent_host_is_lost(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready(played)
+    monkeypatch.setattr(bridges, "SILENT", 0.0)
+    assert played.hears(RemoteExited) == RemoteExited(0, None, 0, 1, "", True)
+
+
+def test_drained_machine_is_told_once(played: Played) -> None:
+    ready(played)
+    for _ in range(2):
+        played.report(Draining(frozenset({"n"})))
+    drains = played.hears(RemoteDrains)
+    assert isinstance(drains, RemoteDrains) and drains.worker == 0
+    played.report(Ended(played.orders[0].token, None))
+    played.hears(RemoteExited)
+    assert not [message for message in played._heard if isinstance(message, RemoteDrains)]
+
+
+def test_cluster_that_cannot_be_used_ends_the_run(played: Played) -> None:
+    played.report(Unreachable("ConnectionError: no cluster"))
+    assert "no cluster" in pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+
+
+def test_missing_room_ends_a_run_without_workers() -> None:
+    played = Played(start_timeout=0.0)
+    played.start(0)
+    text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+    assert "none of the 1 remote workers" in text and "CPU: 1 each, 0 free of 2" in text
+    played.close_all()
+
+
+def test_missing_room_is_reported_and_the_worker_may_come() -> None:
+    played = Played(local=1, start_timeout=0.0)
+    order = played.start(0)
+    failed = played.hears(RemoteStartFailed)
+    assert isinstance(failed, RemoteStartFailed) and "0 free of 2" in failed.why
+    agent = Agent(played, order)
+    agent.data.send(Unpickled(0.1, 0, 0))
+    played.zygote.send(StartRemote(0))
+    played.hears(RemoteStarted)
+    played.close_all()

@@ -1,0 +1,114 @@
+"""A remote worker at the bridge: its batch finds a slot, or an error takes its place."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from stoker._engine.backend import UnitReport
+from stoker._engine.machines.remote import Remote
+from stoker._engine.messages import (
+    FromRemote,
+    Message,
+    SlotGiven,
+    SlotWanted,
+    Unit,
+    UnitDone,
+    Unpickled,
+    packed,
+    plain,
+    unpacked,
+)
+from stoker._engine.process.channel import Channel, pair
+
+MEMORY = bytearray(64)
+
+
+class Ends:
+    """A remote worker of the bridge, with the zygote's and the worker's end in the hands of the test."""
+
+    def __init__(self) -> None:
+        zygotes, ours = pair()
+        theirs, data = socket.socketpair()
+        self.zygote: Channel[FromRemote] = Channel(zygotes)
+        self.worker: Channel[Unit] = Channel(theirs)
+        self._ours: Channel[SlotGiven] = Channel(ours)
+        self.remote = Remote(3, b"token", self._ours, self.memory)
+        self.remote.connected(False, data)
+
+    def memory(self, number: int, offset: int, capacity: int, size: int) -> memoryview:
+        return memoryview(MEMORY)[offset : offset + size]
+
+    def answers(self, unit: int, data: bytes) -> None:
+        value = (0, len(data), b"leaves", b"pickle", {})
+        self.worker.send(UnitDone(unit, "batch", value, 0.5, plain(UnitReport()), 0.25))
+        self.worker.queue_bytes(memoryview(data))
+        self.worker.flush()
+        self.remote.read()
+
+    def heard(self) -> list[Message]:
+        messages = self.zygote.receive()
+        assert all(message.worker == 3 for message in messages)
+        return [unpacked(message.message) for message in messages]
+
+    def close(self) -> None:
+        self.remote.close()
+        for channel in (self.zygote, self.worker, self._ours):
+            channel.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+def test_offered_slot_is_used_without_a_question(ends: Ends) -> None:
+    ends.remote.pass_on(packed(Unit(8, b"work", (2, 16, 8), (), None)))
+    (unit,) = ends.worker.receive()
+    assert unit.slot is None and unit.work == b"work"
+    ends.answers(8, b"12345678")
+    (done,) = ends.heard()
+    assert isinstance(done, UnitDone) and done.value == (2, 8, b"leaves", b"pickle", {}) and done.unit == 8
+    assert MEMORY[16:24] == b"12345678"
+
+
+def test_slot_is_asked_for_where_the_offered_one_is_small(ends: Ends) -> None:
+    ends.remote.pass_on(packed(Unit(8, b"work", (2, 16, 4), (), None)))
+    ends.answers(8, b"abcdefgh")
+    assert ends.heard() == [SlotWanted(8, 8, 1, 0)]
+    ends.remote.read()  # it waits
+    assert ends.heard() == []
+    ends.remote.pass_on(packed(SlotGiven(0, (9, 0, 64))))  # the answer to another question
+    ends.remote.read()
+    assert ends.heard() == []
+    ends.remote.pass_on(packed(SlotGiven(1, (4, 32, 8))))
+    ends.remote.read()
+    (done,) = ends.heard()
+    assert isinstance(done, UnitDone) and isinstance(done.value, tuple) and done.value[0] == 4
+    assert MEMORY[32:40] == b"abcdefgh"
+
+
+def test_batch_without_memory_is_an_error_and_the_next_is_read(ends: Ends) -> None:
+    ends.answers(8, b"abcd")
+    ends.heard()
+    ends.remote.pass_on(packed(SlotGiven(1, "a batch needs more than there is")))
+    ends.remote.read()
+    (done,) = ends.heard()
+    assert isinstance(done, UnitDone) and done.kind == "error"
+    assert "more than there is" in pickle.loads(done.value).text  # type: ignore[arg-type]
+    ends.remote.pass_on(packed(Unit(9, b"work", (2, 0, 8), (), None)))
+    ends.answers(9, b"ok")
+    (done,) = ends.heard()
+    assert isinstance(done, UnitDone) and done.kind == "batch" and MEMORY[:2] == b"ok"
+
+
+def test_unpickled_makes_it_ready_and_is_no_message(ends: Ends) -> None:
+    assert not ends.remote.is_ready
+    ends.worker.send(Unpickled(1.0, 2, 3))
+    ends.remote.read()
+    assert ends.remote.is_ready and ends.heard() == []

@@ -1,0 +1,127 @@
+"""What the supervisor knows of workers on other machines: whose memory they take, and what their ends prove."""
+
+from __future__ import annotations
+
+from stoker._engine import messages
+from stoker._engine.activity import IDLE, sample
+from stoker._engine.commands import Dismiss, Drains, Exited, Heard, Spawn, Started, StartFailed
+from stoker._engine.process.deadlines import HELD_BACK
+from tests._engine.test_supervisor import Machine
+
+ELSEWHERE = "pid 7 on host b"
+
+
+def machine(local: int = 1, remote: int = 1, **rules: object) -> Machine:
+    """Returns a supervisor whose remote workers have started."""
+    made = Machine(local + remote, remote=remote, **rules)
+    for number in range(local, local + remote):
+        assert Spawn(number) in made.commands
+        made.tell(Started(number, ELSEWHERE))
+    made.commands.clear()
+    return made
+
+
+def test_local_worker_gets_the_next_unit_first() -> None:
+    made = machine()
+    made.submit([0])
+    assert made.sent(0) and not made.sent(1)
+    made.submit([1])
+    assert made.sent(1)
+
+
+def test_units_wait_for_no_worker_that_is_not_there() -> None:
+    made = Machine(2, remote=1)
+    made.commands.clear()
+    made.submit([0, 1])
+    assert made.sent(0) and not made.sent(1)
+    made.tell(StartFailed(1, OSError("Ray has no room")))
+    (held_back,) = made.of(messages.HeldBack)
+    assert held_back == (1, "Ray has no room", True)
+    made.commands.clear()
+    made.later(HELD_BACK)
+    assert Spawn(1) in made.commands
+    made.tell(Started(1, ELSEWHERE))
+    assert [unit.unit for unit in made.sent(1)] == [1]
+
+
+def test_pids_are_those_of_this_machine() -> None:
+    made = machine(local=2)
+    made.tell(Exited(2, -9, IDLE))
+    made.later(0.0)
+    made.tell(Started(2, ELSEWHERE))
+    assert made.of(messages.WorkerPids)[-1].pids == [100, 101]
+
+
+def test_lost_machine_counts_from_the_third_of_a_unit_on() -> None:
+    made = machine(local=0, max_restarts=1)
+    made.submit([0])
+    for _ in range(2):
+        made.tell(Exited(0, None, sample(3), is_lost=True))
+        assert not made.of(messages.DeathsCounted)[-1].times
+        made.later(0.0)
+        made.tell(Started(0, ELSEWHERE))
+        assert made.sent(0)[-1].unit == 0
+    replaced = made.of(messages.Replaced)
+    assert [story.end.is_lost for story in replaced] == [True, True] and not any(story.end.blamed for story in replaced)
+    made.tell(Exited(0, None, sample(3), is_lost=True))
+    assert len(made.of(messages.DeathsCounted)[-1].times) == 1
+
+
+def test_death_on_a_machine_that_lives_counts() -> None:
+    made = machine(max_restarts=0)
+    made.submit([0, 1])
+    made.tell(Exited(1, -9, sample(0)))
+    (last,) = made.of(messages.LastDeath)
+    assert last.end.pid == ELSEWHERE
+
+
+def test_remote_worker_begins_while_memory_here_is_short() -> None:
+    made = machine(local=2, growth=64 << 20)
+    made.left = 1 << 20
+    made.submit([0, 1])
+    assert [unit.unit for unit in made.sent(2)] == [0] and not made.sent(0) and not made.sent(1)
+    made.done(2, 0)
+    assert [sent.unit for sent in made.sent(2) if isinstance(sent, messages.Unit)] == [0, 1]
+    assert not [delivery for delivery in made.of(messages.Delivery) if delivery.kind == "error"]
+
+
+def test_drained_worker_finishes_its_unit_and_gets_no_other() -> None:
+    made = machine(local=0, remote=2)
+    made.submit([0, 1])
+    made.tell(Drains(0, "its machine is to be taken away"))
+    assert made.of(messages.Retires) == [(0, ELSEWHERE, "its machine is to be taken away")]
+    made.submit([2, 3, 4])
+    made.commands.clear()
+    made.done(0, 0)
+    assert Dismiss(0) in made.commands and not made.sent(0)
+    made.tell(Exited(0, 0, IDLE))
+    made.later(0.0)
+    assert Spawn(0) in made.commands and not made.of(messages.Replaced)
+
+
+def test_idle_drained_worker_leaves_at_once() -> None:
+    made = machine(local=0, remote=2)
+    made.tell(Drains(1, "why"), Drains(1, "why"))
+    assert made.of(Dismiss) == [Dismiss(1)]
+
+
+def test_drained_worker_with_a_stream_that_cannot_move_stays() -> None:
+    made = machine(local=0)
+    made.submit([0], worker=0)
+    made.done(0, 0, stream_state=b"state", movable=False)
+    made.tell(Drains(0, "why"))
+    assert not made.of(Dismiss)
+    made.submit([1], worker=0)
+    made.commands.clear()
+    made.done(0, 1, stream_state=b"state", movable=False)
+    assert made.of(messages.Stays) == [(0, ELSEWHERE, "why")]
+
+
+def test_remote_worker_is_trusted_to_have_unpickled() -> None:
+    made = Machine(2, unpickles=True, remote=1)
+    made.tell(Started(1, ELSEWHERE))
+    made.submit([0])
+    assert made.sent(1)
+    made.tell(Heard(0, messages.Unpickled(1.0, 0, 0)))
+    made.submit([1])
+    assert made.sent(0)
