@@ -45,6 +45,7 @@ class Walked:
         ({"seeding": "worker"}, 1),
         ({"threads_per_worker": 2}, 1),
         ({"memory_budget": 1 << 30}, 1),
+        ({"batch_transform": list}, 1),
     ],
 )
 def test_settings_bound_the_batches_in_a_run(arguments: dict[str, Any], most: int) -> None:
