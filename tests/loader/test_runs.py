@@ -174,11 +174,33 @@ def test_batches_that_grow_find_room(method: dict[str, Any]) -> None:
         assert batch[:, 0].tolist() == [place * SIZE, place * SIZE + 1] and (batch == batch[:, :1]).all()
 
 
-def test_rest_of_a_slow_run_is_made_by_others(method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rest_of_a_slow_run_is_made_next(method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "EARLY", 0.0)
     monkeypatch.setattr("stoker._engine.thread.EARLY", 0.0)
     loader = stoker.DataLoader(Drawn(), shuffle=True, seed=3, **method)
     assert [plain(batch) for batch in loader] == in_process()
+
+
+def test_one_worker_makes_all_samples_in_order(method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind a run that is answered in parts: a dataset may remember its last call."""
+    monkeypatch.setattr(worker, "EARLY", 0.0)
+    monkeypatch.setattr("stoker._engine.thread.EARLY", 0.0)
+    loader = stoker.DataLoader(Counted(), **{**method, "num_workers": 1})
+    assert [call for batch in loader for call in batch.tolist()] == list(range(LENGTH))
+
+
+class Counted(stoker.Dataset[int]):
+    """A sample is the number of samples before it."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> int:
+        self.calls += 1
+        return self.calls - 1
 
 
 @pytest.mark.skipif(not FORK, reason="this platform does not fork")

@@ -56,6 +56,7 @@ class SlotsByAll(SlotAllocator):
     def _leaves_room(self, unit: int, size: int, worker: int = -1) -> bool:
         assert self._asks == sorted(self._asking.values())
         earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
+        earlier += self._dispatch.more_before(unit)
         return not earlier or self._arena.can_give(earlier + 1, size, lambda: self.spoken_for(worker))
 
     def spoken_for(self, worker: int = -1) -> int:
