@@ -285,7 +285,7 @@ class Interleavings(RuleBasedStateMachine):
             last = unit + len(value) - 1
             for each in range(unit, last):
                 self.take_one(each, "run", None, None)
-            unit, kind, value = last, "batch", value[-1][1]
+            unit, (kind, value, _) = last, value[-1]
         self.take_one(unit, kind, value, slot)
 
     def take_one(self, unit: int, kind: str, value: Any, slot: Any) -> None:
@@ -376,7 +376,7 @@ class Interleavings(RuleBasedStateMachine):
                 worker.waits = False
                 unit, part = worker.units[0].unit, worker.units[0].part
                 if isinstance(given, str):
-                    assert self.memory.left < self.size[unit]
+                    assert self.memory.left < self.size_of(worker.units[0])
                     is_dropped = unit < self.dropped_below
                     assert is_dropped or (unit == self.hungry_for and not self.alike), "one by one all could be made"
                     worker.refused = True
@@ -384,7 +384,7 @@ class Interleavings(RuleBasedStateMachine):
                     assert part is not None
                     worker.refused = True
                 else:
-                    assert given[2] >= self.size[unit]
+                    assert given[2] >= self.size_of(worker.units[0])
                     worker.slots[unit] = given
 
     @property
@@ -420,10 +420,15 @@ class Interleavings(RuleBasedStateMachine):
         else:
             self.answer(number, "rows", (LAYOUT, {}, b"form"), seconds)
 
+    def size_of(self, message: messages.Unit) -> int:
+        """The memory for a unit, or for any batch of a run."""
+        count = len(message.work) if isinstance(message.work, list) else 1
+        return max(self.size[message.unit + place] for place in range(count))
+
     def one_step_of_a_run(self, worker: Played, number: int, fails: bool, seconds: float) -> None:
         """It answers with all batches, or with one and keeps the rest, or asks for memory: a slot has room for all."""
         unit, works = worker.units[0][:2]
-        slot, size = worker.slots[unit], max(self.size[unit + place] for place in range(len(works)))
+        slot, size = worker.slots[unit], self.size_of(worker.units[0])
         if unit < self.dropped_below or worker.refused:
             self.answer_run(number, len(works) if unit < self.dropped_below else 1, None, seconds)
         elif slot is None or slot[2] < size:
