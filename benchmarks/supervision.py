@@ -65,7 +65,7 @@ WITHOUT: dict[str, dict[str, str]] = {
     "_job.job:LoaderJob.report": {"self._error_policy.met if self._error_policy.has_met_any else []": "[]"},
     "_job.map_fetcher:MapFetcher.samples": {"if self._error_policy.has_met_any:": "if False:"},
     "_job.map_fetcher:MapFetcher._in_turn": {
-        "if not (self._skips or self._error_policy.is_lenient or self._error_policy.knows_any):": "if True:",
+        "if not self._skips and self._is_strict:": "if True:",
     },
     # Supervisor
     "_engine.supervisor:Supervisor.handle": {
@@ -74,7 +74,7 @@ WITHOUT: dict[str, dict[str, str]] = {
     "_engine.supervisor:Supervisor._take_answer": {
         "worker = self._there[number]": "",
         "worker.unseen += seconds": "",
-        "if self._recycling_policy.counts or worker.retires or worker.unseen >= LOOK:": "if False:",
+        "if self._recycling_policy.counts or worker.retires or worker.drains or worker.unseen >= LOOK:": "if False:",
     },
     "_engine.supervisor:Supervisor._deliver": {"if self._troubled:": "if False:"},
     "_engine.supervisor:Supervisor._hand_out": {"self._blame.known(unit) if self._troubled else ()": "()"},

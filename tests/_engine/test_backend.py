@@ -153,7 +153,7 @@ def test_exception_only_the_worker_can_import_arrives_as_text(
 
 def test_cuda_in_a_forked_worker_comes_with_advice() -> None:
     got = travelled(RuntimeError("Cannot re-initialize CUDA in forked subprocess. To use CUDA ..."))
-    assert "pin_memory=True" in str(got) and "spawn" in str(got)
+    assert "pass device= to the loader" in str(got) and "spawn" in str(got)
 
 
 def test_a_place_names_the_sample_or_the_first_of_many() -> None:

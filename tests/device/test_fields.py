@@ -10,7 +10,7 @@ import pytest
 
 from stoker import DataLoader
 from stoker.device import fields
-from stoker.device.fields import Placement
+from stoker.device.fields import FieldPlacement
 from stoker.errors import DeviceError
 
 torch = pytest.importorskip("torch")
@@ -43,7 +43,7 @@ class Sample:
     ],
 )
 def test_places(device: Any, path: str, wanted: str | None) -> None:
-    found = Placement(device).of(path, TENSOR)
+    found = FieldPlacement(device).of(path, TENSOR)
     assert (None if found is None else str(found)) == wanted
 
 

@@ -14,7 +14,7 @@ from stoker import DataLoader, StokerWarning
 from stoker._engine.transport import arena, registered
 from stoker._engine.transport.owned import Hold
 from stoker.device.copies import CopyCounts
-from stoker.device.fields import Placement
+from stoker.device.fields import FieldPlacement
 from stoker.device.stage import DeviceStage
 from stoker.loader.record import record_of
 from tests._engine.transport.test_holds import ELEMENTS, Line
@@ -29,7 +29,7 @@ class DeviceLine(Line):
     def __init__(self, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.device, self.number = device, 0
-        self.stage = DeviceStage(Placement("cuda"), 1, pytest.fail, CopyCounts())
+        self.stage = DeviceStage(FieldPlacement("cuda"), 1, pytest.fail, CopyCounts())
         assert self.board is not None
         self.arena.registered = self.board.registered
         punch = arena.reserve.punch

@@ -129,7 +129,7 @@ def test_batch_of_as_many_samples_is_delivered(workers: dict[str, Any]) -> None:
 
 
 def test_iterable_that_is_no_dataset_is_refused_with_advice() -> None:
-    with pytest.raises(TypeError, match=r"let its class inherit from stoker\.IterableDataset"):
+    with pytest.raises(TypeError, match=r"pass list\(\.\.\.\) of it"):
         stoker.DataLoader({1, 2})
     with pytest.raises(TypeError, match=r"pass its function, stoker\.from_iterable\(function\)"):
         stoker.DataLoader(i for i in range(3))

@@ -18,6 +18,7 @@ SEEDED = partial(np.random.default_rng, 3)
 LABELS = [0, 1, 2] * 4
 VALUE = operator.itemgetter("value")
 NONE_KEPT = {
+    "stoker.BatchDraws": "the random numbers of a batch under way",
     "stoker.Profiling": "a measurement under way, with a finalizer; its result is a LoaderProfile",
     "stoker.extend.Observer": "a base of a tool's observer, which belongs to its process",
     "stoker.extend.ShardProgress": "part of an iterator, which belongs to its process; its state is kept",

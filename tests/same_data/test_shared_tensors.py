@@ -117,6 +117,6 @@ PLAIN_TENSOR = """
 
 @pytest.mark.slow
 def test_plain_tensors_stay_private_to_each_worker(same):
-    row = 'plain tensors of a dataset, with `"spawn"` and `"forkserver"`'
+    row = "plain tensors of a dataset, there"
     same(PLAIN_TENSOR, context="spawn", fresh=True, timeout=60, differs=row)
     same(PLAIN_TENSOR, context="fork")

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from stoker import errors
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """A mark in a stream: it has come when the work in front of it is done."""
 
     def query(self) -> bool:
@@ -26,7 +26,7 @@ class Event(Protocol):
         """Waits until it has come."""
 
 
-class Stream(Protocol):
+class DeviceStream(Protocol):
     """A queue of work for a device, done in order."""
 
     def record_event(self, event: Any = None) -> Any:
@@ -58,13 +58,13 @@ class CopyDevice:
         self.memory = int(properties.total_memory)
         self.pins = not _shares_memory(device, properties)
         self.registers = self.pins and device.type == "cuda"
-        self.side: Stream = module.Stream(device)
+        self.side: DeviceStream = module.Stream(device)
 
-    def current(self) -> Stream:
+    def current(self) -> DeviceStream:
         """Returns the stream of the program now: the consumer's."""
         return self._module.current_stream(self.device)  # type: ignore[no-any-return]
 
-    def using(self, stream: Stream) -> AbstractContextManager[Any]:
+    def using(self, stream: DeviceStream) -> AbstractContextManager[Any]:
         """Makes a stream the current one, for the work of a block."""
         return self._module.stream(stream)  # type: ignore[no-any-return]
 
@@ -159,10 +159,10 @@ class InOrderDevice(CopyDevice):
         self.pins = self.registers = False
         self.side = _InOrder()
 
-    def current(self) -> Stream:
+    def current(self) -> DeviceStream:
         return self.side
 
-    def using(self, stream: Stream) -> AbstractContextManager[Any]:
+    def using(self, stream: DeviceStream) -> AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
     def timed_event(self) -> Any:

@@ -68,7 +68,7 @@ def mapped(value: Any, leaf: Callable[[str, Any], Any], path: str = "", *, datac
     return value
 
 
-class Placement:
+class FieldPlacement:
     """The validated `device=` of a loader: where each tensor of a batch goes.
 
     Args:

@@ -22,10 +22,10 @@ from stoker._engine.transport.owned import Hold
 from stoker._engine.transport.reader import Lease
 from stoker.device import accelerator as accelerators
 from stoker.device import fields, pinning
-from stoker.device.accelerator import CopyDevice, Event, Stream
+from stoker.device.accelerator import CopyDevice, DeviceEvent, DeviceStream
 from stoker.device.buffers import DeviceBuffers
 from stoker.device.copies import CopyCounts, found_on, is_plain, moved_by_itself, moves_itself
-from stoker.device.fields import Placement
+from stoker.device.fields import FieldPlacement
 
 AHEAD_SHARE = 8
 """Batches ahead take at most this part (an eighth) of the device's memory."""
@@ -69,7 +69,7 @@ class _Copy:
 
     batch: Any = None
     moved: list[tuple[Any, CopyDevice]] = field(default_factory=list)
-    events: list[tuple[CopyDevice, Stream, Event]] = field(default_factory=list)
+    events: list[tuple[CopyDevice, DeviceStream, DeviceEvent]] = field(default_factory=list)
     size: int = 0
     times: list[list[Any]] = field(default_factory=list)
 
@@ -99,7 +99,7 @@ class DeviceStage:
         transform: changes the batch on the device, in the stream of the copy and before its event.
     """
 
-    placement: Placement
+    placement: FieldPlacement
     ahead: int
     tell: Callable[[str], None]
     counts: CopyCounts
@@ -108,7 +108,7 @@ class DeviceStage:
     transform: Transform | None = None
     _arrived: dict[int, _Arrived] = field(default_factory=dict)
     _used: dict[Any, CopyDevice] = field(default_factory=dict)  # by device as it is named
-    _under_way: deque[tuple[list[Event], list[list[Any]], int]] = field(default_factory=deque)
+    _under_way: deque[tuple[list[DeviceEvent], list[list[Any]], int]] = field(default_factory=deque)
     _may_register: bool = False  # at most one slot in a call
     _is_checked: bool = False  # whether the first batch has all named fields
     _latest: int = 0  # bytes of the latest batch

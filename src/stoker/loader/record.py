@@ -18,7 +18,7 @@ from stoker._core.exceptions import users_level
 from stoker._engine.timings import TimingSink
 from stoker.device.buffers import DeviceBuffers
 from stoker.device.copies import CopyCounts
-from stoker.device.fields import Placement
+from stoker.device.fields import FieldPlacement
 from stoker.device.stage import DeviceStage
 from stoker.loader._accounting.ledger import Ledger
 from stoker.loader._autotune.hint import Hint
@@ -91,7 +91,7 @@ class LoaderRecord:
 
     def device_stage(self, options: LoaderOptions, pins: bool) -> DeviceStage | None:
         """Returns the transfer of the next epoch's batches to devices; None if they stay on the host."""
-        if options.device is None or (placement := Placement(options.device)).is_of_host:
+        if options.device is None or (placement := FieldPlacement(options.device)).is_of_host:
             return None
         if options.device_buffers is not None and self.device_buffers is None:
             self.device_buffers = DeviceBuffers(options.device_buffers, self.tell_once)

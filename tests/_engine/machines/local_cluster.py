@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -63,10 +63,12 @@ class _Processes:
 
     def _await(self, token: bytes, agent: BaseProcess) -> None:
         agent.join()
-        self._tell(Ended(token, None if not agent.exitcode else f"exit code {agent.exitcode}"))
+        self._tell(Ended(token, None if agent.exitcode in (0, -signal.SIGKILL) else f"exit code {agent.exitcode}"))
 
     def end(self, token: bytes) -> None:
         if (agent := self._agents.pop(token, None)) is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has no group of its own yet
+                os.killpg(cast("int", agent.pid), signal.SIGKILL)  # its worker too, as Ray does
             agent.kill()
 
     def explain(self) -> None:

@@ -258,6 +258,10 @@ def test_every_argument_is_an_attribute_under_its_own_name() -> None:
         "max_samples_per_worker": 9,
         "share_heap": False,
         "on_event": print,
+        "device": None,
+        "prefetch_to_device": 2,
+        "device_buffers": None,
+        "remote": None,
         "batch_transform": print,
         "pad_to": {"input_ids": 4},
     }

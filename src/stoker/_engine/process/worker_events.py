@@ -57,11 +57,10 @@ def death(rules: Rules, end: WorkerExit, where: Where | None) -> Event:
     then = "It was replaced, and its unfinished batches are made again. "
     there = None if where is None else where.text
     then += f"Each worker that makes {there} dies." if end.blamed else f"(max_restarts={rules.max_restarts})"
-    stack = "" if end.blamed else end.stack  # the fault of the sample has it
     if end.stalled:
         message = f"worker {end.worker} (pid {end.pid}) stalled at {there}, and was ended. {then}"
     else:
-        message = str(died(end.worker, end.pid, end.code, there, stack=stack, then=then))
+        message = str(died(end.worker, end.pid, end.code, there, stack=end.stack, then=then))
     return _of_death(PoisonSample if end.blamed else WorkerDied, end, where, message)
 
 

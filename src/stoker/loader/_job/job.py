@@ -44,10 +44,10 @@ from stoker.errors import BatchError
 from stoker.loader._accounting import observer
 from stoker.loader._job import datapipes, jpeg_reader, torch_worker_info
 from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy
-from stoker.loader._job.map_fetcher import MapFetcher, positions_of
+from stoker.loader._job.map_fetcher import MapFetcher
 from stoker.loader._job.timed_steps import stopwatch_of
 from stoker.loader._job.torch_worker_info import run_init_fn
-from stoker.loader._job.work import CONCURRENCY, JobSettings, Work
+from stoker.loader._job.work import CONCURRENCY, JobSettings, Work, positions_of
 from stoker.loader._random.batch_transform import BatchTransform
 from stoker.loader._random.find_generators import find_generators
 from stoker.loader._random.generators import loaded_torch, mix

@@ -18,7 +18,7 @@ from stoker._engine.transport.rows import MisfitError
 from stoker.datasets.nesting import batched_by
 from stoker.errors import BatchError, ErrorBudgetError, SamplerError, SkipSample, WorkerDiedError
 from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy, candidates
-from stoker.loader._job.work import Raised, Work, sample_of
+from stoker.loader._job.work import Raised, Work, positions_of, sample_of
 from stoker.loader._random.generators import mix
 
 if TYPE_CHECKING:
@@ -403,10 +403,6 @@ def _left(left: BaseException) -> WorkerDiedError:
     error = WorkerDiedError(f"DataLoader worker thread exited unexpectedly: a sample called sys.exit({left})")
     error.__cause__ = left
     return error
-
-
-def positions_of(work: Work, indices: Sequence[Any]) -> range:
-    return range(work.position, work.position + work.stride * len(indices), work.stride)
 
 
 def _count(samples: Any) -> int | None:

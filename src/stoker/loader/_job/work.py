@@ -35,6 +35,11 @@ class Work(NamedTuple):
     drawn: Sequence[str] = ()  # names of generators that other units were found to draw from
 
 
+def positions_of(work: Work, indices: Sequence[Any]) -> range:
+    """Returns the positions in the epoch of a unit's samples."""
+    return range(work.position, work.position + work.stride * len(indices), work.stride)
+
+
 class GivenBatch(list[Any]):
     """The indices in a batch that a batch sampler gave as something else than a list, of a subclass of lists as well.
 

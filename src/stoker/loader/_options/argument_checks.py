@@ -22,7 +22,7 @@ from stoker._core.exceptions import users_level
 from stoker._engine.backends import KINDS, Kind
 from stoker._engine.machines.cluster import Ray
 from stoker.datasets.awaited import is_awaited
-from stoker.device.fields import Placement
+from stoker.device.fields import FieldPlacement
 from stoker.errors import MissingExtraError, StokerWarning
 
 DEFAULT_MAX_ERRORS = 100
@@ -246,7 +246,7 @@ def check_device(device: Any, output: str, buffers: Any) -> None:
             "device= moves torch's tensors, and this loader gives NumPy arrays (output='numpy'). Leave device= out and "
             "move the arrays in the training loop (jax.device_put), or install torch and choose output='torch'."
         )
-    Placement(device)
+    FieldPlacement(device)
 
 
 def check_dataset(dataset: Any, iterable: bool) -> None:
