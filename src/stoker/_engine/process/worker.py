@@ -1,4 +1,6 @@
-"""A worker: takes units, runs the job, answers. One thread, one connection, until a peer ends."""
+"""A worker: takes units, runs the job, answers. One thread, one connection, until a peer ends. The file is long because
+the ways of one unit through a worker, whole, in parts and in runs, share their state.
+"""
 
 from __future__ import annotations
 

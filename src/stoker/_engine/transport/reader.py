@@ -5,6 +5,7 @@ it alive through views of views, `.numpy()`, DLPack, storages and autograd. When
 the slot is posted on the board, or its number appears in `returned()`, and it may be written again.
 
 Callbacks of weak references run at any time in any thread: they only append to a deque and write the board's byte.
+The file is long because leases and their callbacks hold only together.
 """
 
 from __future__ import annotations
