@@ -102,3 +102,8 @@ def test_a_field_that_is_not_there_is_named() -> None:
         texts([2, 2], pad_to={"tokens": 4})
     with pytest.raises(stoker.BatchError, match=r"pad_to names \['label'\]"):
         texts([1, 2], collate_fn=stoker.PadCollator(), pad_to={"label": 4})
+
+
+def test_a_field_that_no_sample_has_is_named_with_its_argument() -> None:
+    with pytest.raises(stoker.errors.BatchError, match=r"^pad_to names \['missing'\]"):
+        texts([3, 3], pad_to={"missing": 4})

@@ -110,7 +110,7 @@ def collated(options: PadCollator, batch: Sequence[Any], sizes: Sizes) -> Any:
     """
     padding = _Padding(options, sizes)
     whole = padding.collated(batch, ())
-    for argument, named in (("padding_value", padding.named or {}), ("pad_to", sizes)):
+    for argument, named in (("pad_to", sizes), ("padding_value", padding.named or {})):
         if absent := [path[0] if len(path) == 1 else path for path in named if path not in padding.met]:
             raise BatchError(f"{argument} names {absent}, but the samples have no such fields to pad: correct it.")
     return whole

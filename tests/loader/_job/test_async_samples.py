@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import random
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -628,3 +629,33 @@ def test_sessions_of_samples_outlive_an_epoch() -> None:
     for _ in range(2):
         epoch(make)
     assert len(loops) == 1
+
+
+LEFT = """
+import asyncio, sys, stoker
+
+class Dataset:
+    def __len__(self):
+        return 8
+
+    async def __getitem__(self, index):
+        await asyncio.sleep(0)
+        return index
+
+def collate(samples):
+    if sys.argv[1] == "error":
+        raise ValueError
+    return samples
+
+batches = iter(stoker.DataLoader(Dataset(), 2, collate_fn=collate, output="numpy"))
+try:
+    next(batches)
+except ValueError:
+    pass
+"""
+
+
+@pytest.mark.parametrize("how", ["break", "error"])
+def test_a_program_that_ends_in_an_epoch_says_nothing(how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT, how], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""

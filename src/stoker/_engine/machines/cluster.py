@@ -77,7 +77,7 @@ class Ray:
 
     def check_installed(self) -> None:
         """Raises MissingExtraError where Ray is not installed. Does not import it."""
-        if importlib.util.find_spec("ray") is None:
+        if (ray := importlib.util.find_spec("ray")) is None or ray.origin is None:  # a folder, as Ray's own in /tmp
             raise MissingExtraError(
                 "remote=stoker.Ray(...) needs Ray, which is not installed: pip install 'stoker[ray]'. Ray has no "
                 "wheels for free-threaded builds, nor for CPython from 3.15 on."

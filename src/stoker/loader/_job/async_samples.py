@@ -14,6 +14,7 @@ import inspect
 import itertools
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from time import monotonic
@@ -63,12 +64,15 @@ class _OfThread(threading.local):
         return self.own.loop
 
     def close(self) -> None:
-        """Closes the loop of this thread."""
-        if self.own is not None:
+        """Ends what is in flight in the loop of this thread, and closes it."""
+        if self.own is not None and self.own.process == os.getpid():
+            for awaiting in [each for each in _open if each.loop is self.own.loop]:
+                awaiting.end()
             self.own.close()
 
 
 _INHERITED: list[_OwnLoop | None] = []  # from the process that this one was forked from: kept open
+_open: weakref.WeakSet[Awaiting] = weakref.WeakSet()
 _of_thread = _OfThread()
 atexit.register(_of_thread.close)
 
@@ -99,10 +103,11 @@ class Awaiting:
         self._mark = mark
         self._own_process = own_process
         self._look = look
-        self._loop = _of_thread.get()
+        self.loop = _of_thread.get()
         self._tasks: dict[asyncio.Task[Any], int] = {}  # with the number of samples that each awaits
         self._base = contextvars.copy_context()
         self._error: BaseException | None = None
+        _open.add(self)
 
     def alone(self, fetch: Fetch) -> Fetch:
         """Returns a function that fetches one sample, and waits for it if it is awaited."""
@@ -127,22 +132,19 @@ class Awaiting:
         return sample_of(task.result())
 
     def _task(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> asyncio.Task[Any]:
-        task = self._loop.create_task(coroutine, context=context)
+        task = self.loop.create_task(coroutine, context=context)
         self._tasks[task] = 0
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._forget(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:  # no sample's: those are outcomes
             self._error = error
-            self._loop.stop()
-
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
+            self.loop.stop()
 
     def _stop(self, task: asyncio.Task[Any]) -> None:
-        self._loop.stop()
+        self.loop.stop()
 
     def _wait(self, is_done: Callable[[], bool], awaited: Callable[[], asyncio.Task[Any] | None]) -> None:
         """Runs the loop until `is_done`. The stack of the `awaited` task is part of the thread's after some time."""
@@ -157,9 +159,9 @@ class Awaiting:
             self._look()
 
     def _run(self, seconds: float) -> None:
-        timer = self._loop.call_later(seconds, self._loop.stop)
+        timer = self.loop.call_later(seconds, self.loop.stop)
         try:
-            self._loop.run_forever()
+            self.loop.run_forever()
         finally:
             timer.cancel()
 
@@ -181,11 +183,6 @@ class Awaiting:
         until = monotonic() + CANCELLED
         while (now := monotonic()) < until and not have_ended():
             self._run(until - now)
-
-    def close(self) -> None:
-        """Ends, and closes the loop: its thread ends."""
-        self.end()
-        self._loop.close()
 
 
 class InFlight:
@@ -334,7 +331,7 @@ class AsyncSamples(Awaiting):
             if samples.tasks:  # it has failed
                 self._cancel(tuple(samples.tasks.values()), lambda: not samples.tasks)
                 for task in samples.tasks.values():
-                    self._forget(task)
+                    self._tasks.pop(task, None)
         except BaseException:
             self.end()
             raise
@@ -376,9 +373,9 @@ class AsyncSamples(Awaiting):
             while task.cancelling():
                 task.uncancel()
             if samples is self._awaited and samples.is_made:
-                self._loop.stop()
+                self.loop.stop()
                 await asyncio.sleep(0)
-        self._forget(task)  # now, not when the loop runs again: another takes its place
+        self._tasks.pop(task, None)  # now, not when the loop runs again: another takes its place
 
 
 async def _outcome(fetch: Fetch, index: Any) -> Any:

@@ -455,9 +455,9 @@ class LoaderJob:
         return True
 
     def close(self) -> None:
-        """Ends samples that are in flight. The worker ends; without one, the thread keeps its event loop."""
+        """Ends samples that are in flight. Their event loop ends with the thread."""
         if self._awaiting is not None:
-            self._awaiting.close() if self._has_workers else self._awaiting.end()
+            self._awaiting.end()
 
     def _rows(self, work: Work, seeds: SampleSeeding, first: int, last: int) -> Any:
         """Returns a run of a batch's rows. Samples raise their own errors; all other errors are left to the worker that
