@@ -91,6 +91,18 @@ class TestCleanProcesses(BackendSuite):
 
 
 @pytest.mark.parametrize("workers", [2])
+class TestRunsOfCleanProcesses(InRuns):
+    settings: ClassVar = {"multiprocessing_context": "forkserver"}
+
+
+@pytest.mark.parametrize("workers", [2])
+class TestRunsOfSpawnedProcesses(InRuns):
+    @pytest.fixture(autouse=True)
+    def no_fork(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(os, "fork", raising=False)
+
+
+@pytest.mark.parametrize("workers", [2])
 class TestSpawnedProcesses(BackendSuite):
     """What platforms without fork have; tried on all."""
 

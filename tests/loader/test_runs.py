@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 
 import stoker
+from stoker._engine.fork.trainer import ProcessBackend
 from stoker._engine.process import worker
+from stoker.loader import unit_queue
 from stoker.loader._epoch import runs
 
 FORK = "fork" in multiprocessing.get_all_start_methods()
@@ -172,6 +175,29 @@ def test_batches_that_grow_find_room(method: dict[str, Any]) -> None:
     for place, batch in enumerate(stoker.DataLoader(Wide(grows=True), **method)):
         assert batch.shape == (SIZE, 16384 * (1 + place % 7))
         assert batch[:, 0].tolist() == [place * SIZE, place * SIZE + 1] and (batch == batch[:, :1]).all()
+
+
+@pytest.mark.skipif(not FORK, reason="this platform does not fork")
+@pytest.mark.parametrize("start", ["fork", "forkserver"])
+def test_units_are_single_once_memory_was_short(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget holds three batches, and none of its loaders has runs by itself."""
+    monkeypatch.setattr(unit_queue, "longest", lambda options: 4)
+    sent: list[int] = []
+    submit_run = ProcessBackend.submit_run
+
+    def counted(backend: ProcessBackend, unit: int, works: Sequence[object]) -> None:
+        sent.append(len(works))
+        submit_run(backend, unit, works)
+
+    monkeypatch.setattr(ProcessBackend, "submit_run", counted)
+    loader = stoker.DataLoader(
+        Wide(), SIZE, num_workers=1, multiprocessing_context=start, memory_budget=3 * SIZE * 70_000, output="numpy"
+    )
+    kept: list[Any] = []
+    for place, batch in enumerate(loader):
+        assert batch[:, 0].tolist() == [place * SIZE, place * SIZE + 1]
+        kept = [*kept[-1:], batch]
+    assert place == LENGTH // SIZE - 1 and 0 < sum(sent) < LENGTH // SIZE
 
 
 def test_rest_of_a_slow_run_is_made_next(method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ Submit                   trainer → s.  queues a unit
 Freed                    trainer → s.  returns slots
 NeedsMemory              trainer → s.  the trainer holds no batch to release before this unit
 Streams                  trainer → s.  states of the workers' streams, for a new supervisor
-Drop                     downward      drops the units below a number
+Drop                     trainer → s.  drops the units below a number
 Grow                     trainer → s.  raises the number of workers
 Pulse                    trainer → s.  requests a sign of life
 AskStacks, AskWorkers    trainer → s.  request a report (on a connection of its own)
@@ -241,13 +241,14 @@ class Leaves(NamedTuple):
 
 class SlotWanted(NamedTuple):
     """Requests a slot of `size` for the unit in place of its present one; the worker waits for `SlotGiven`. It has
-    `own` bytes of private memory.
+    `own` bytes of private memory. Where memory is plentiful, the slot has room for the `wish` of a run.
     """
 
     unit: int
     size: int
     question: int
     own: int
+    wish: int = 0
 
 
 class RowsWanted(NamedTuple):

@@ -463,9 +463,9 @@ class Supervisor:
         match message:
             case UnitDone():
                 self._take_answer(number, message)
-            case SlotWanted(unit, size, question, own):
+            case SlotWanted(unit, size, question, own, wish):
                 worker.asked = question
-                self._slots.asked(number, unit, size, own)
+                self._slots.asked(number, unit, size, own, wish)
             case RowsWanted(unit, size, question, own, layout):
                 if self._split_units.agrees(unit, layout):
                     slot = self._slots.share(unit, size, number, own)

@@ -226,7 +226,7 @@ class UnitQueue:
     def _submit(self, backend: Backend) -> None:
         """Submits the planned units: in a run, if there are several, or one after the other where that fails."""
         first, planned, self._planned = self.submitted, self._planned, []
-        if len(planned) > 1:
+        if len(planned) > 1 and backend.makes_runs:
             self._steps.update(enumerate((step for step, _ in planned), first))
             try:
                 backend.submit_run(first, [work for _, work in planned])

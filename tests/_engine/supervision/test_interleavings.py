@@ -7,6 +7,7 @@ ready, and is heard only when the trainer listens). Beside it runs a model of pl
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Iterable
 from typing import Any
@@ -376,7 +377,7 @@ class Interleavings(RuleBasedStateMachine):
                 worker.waits = False
                 unit, part = worker.units[0].unit, worker.units[0].part
                 if isinstance(given, str):
-                    assert self.memory.left < self.size_of(worker.units[0])
+                    assert self.memory.left < self.size[unit]
                     is_dropped = unit < self.dropped_below
                     assert is_dropped or (unit == self.hungry_for and not self.alike), "one by one all could be made"
                     worker.refused = True
@@ -384,7 +385,7 @@ class Interleavings(RuleBasedStateMachine):
                     assert part is not None
                     worker.refused = True
                 else:
-                    assert given[2] >= self.size_of(worker.units[0])
+                    assert given[2] >= self.size[unit]
                     worker.slots[unit] = given
 
     @property
@@ -420,25 +421,23 @@ class Interleavings(RuleBasedStateMachine):
         else:
             self.answer(number, "rows", (LAYOUT, {}, b"form"), seconds)
 
-    def size_of(self, message: messages.Unit) -> int:
-        """The memory for a unit, or for any batch of a run."""
-        count = len(message.work) if isinstance(message.work, list) else 1
-        return max(self.size[message.unit + place] for place in range(count))
-
     def one_step_of_a_run(self, worker: Played, number: int, fails: bool, seconds: float) -> None:
-        """It answers with all batches, or with one and keeps the rest, or asks for memory: a slot has room for all."""
+        """It answers with the batches that have room, or with one, and keeps the rest; or it asks for memory."""
         unit, works = worker.units[0][:2]
-        slot, size = worker.slots[unit], self.size_of(worker.units[0])
+        sizes = [self.size[unit + place] for place in range(len(works))]
+        slot = worker.slots[unit]
         if unit < self.dropped_below or worker.refused:
             self.answer_run(number, len(works) if unit < self.dropped_below else 1, None, seconds)
-        elif slot is None or slot[2] < size:
+        elif slot is None or slot[2] < sizes[0]:
             worker.asked += 1
             worker.waits = True
             worker.slots[unit] = None
             own = 0 if self.room is None else MUCH
-            self.say(Heard(number, messages.SlotWanted(unit, size, worker.asked, own)))
+            self.say(Heard(number, messages.SlotWanted(unit, sizes[0], worker.asked, own, sum(sizes))))
         else:
-            self.answer_run(number, 1 if fails else len(works), (slot[0], size), seconds)
+            used = [total for total in itertools.accumulate(sizes) if total <= slot[2]]
+            made = 1 if fails else len(used)
+            self.answer_run(number, made, (slot[0], used[made - 1]), seconds)
 
     def answer_run(self, number: int, made: int, value: Any, seconds: float) -> None:
         worker = self.there[number]

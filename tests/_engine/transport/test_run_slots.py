@@ -25,6 +25,12 @@ class RunLine(Line):
         self.made: list[Written] = []
         self.handed_over: list[list[Written]] = []
 
+    def exchange(self, size: int, wish: int = 0) -> Any:
+        try:
+            return super().exchange(wish or size)
+        except MemoryLimitError:
+            return super().exchange(size)
+
     def hand_over(self) -> None:
         made, self.made = self.made, []
         self.handed_over.append(made)

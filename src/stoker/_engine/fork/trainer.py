@@ -128,6 +128,7 @@ class ProcessBackend(Backend):
         self._dropped_below = 0
         self._fatal: BaseException | None = None
         self._starved_for: int | None = None  # the earliest unit that waits for memory
+        self._was_starved = False  # units are single from then on, so that memory comes back one by one
         self._gave_back = 0.0  # time at which slots were last given back to a unit that waits for memory
         self._hungry_for: int | None = None  # the unit for which the zygote got the last `NeedsMemory`
         self._shares: bool | None = None  # whether workers share units
@@ -220,6 +221,10 @@ class ProcessBackend(Backend):
         blobs = list(map(leaves.dumps_unit, works))
         self._units.update((number, (blob, None, 0)) for number, blob in enumerate(blobs, unit))
         self._life.channel.queue(Submit(unit, None, blobs, self._returned(), 0))
+
+    @property
+    def makes_runs(self) -> bool:
+        return not self._was_starved
 
     def _returned(self) -> list[int]:
         reader = self._life.reader
@@ -385,6 +390,7 @@ class ProcessBackend(Backend):
                 self._life.workers = message.pids
                 self._ever_worked = True
             case Starved():
+                self._was_starved = True
                 self._starved_for, self._hungry_for = message.unit, None  # answered when nothing is left to deliver
             case Fed():
                 self._starved_for = None

@@ -114,6 +114,7 @@ class SpawnBackend(Backend):
         self._grown_to = 0
         self._shares: bool | None = None
         self._starved_for: int | None = None  # the earliest unit that waits for memory
+        self._was_starved = False  # units are single from then on, so that memory comes back one by one
         self._timer: float | None = None
         self._left = time.monotonic()  # time of the last call of the supervisor
         self._fatal: BaseException | None = None
@@ -130,6 +131,10 @@ class SpawnBackend(Backend):
         check_owner(self._owner)
         blobs = list(map(leaves.dumps_unit, works))
         self._handle([Submit(unit, None, blobs, self._life.reader.returned(), 0)])
+
+    @property
+    def makes_runs(self) -> bool:
+        return not self._was_starved
 
     @property
     def has_answer(self) -> bool:
@@ -275,6 +280,7 @@ class SpawnBackend(Backend):
             case Delivery():
                 self._inbox += answers_of(message, UnitReport(*message.report))
             case Starved():
+                self._was_starved = True
                 self._starved_for = message.unit
             case Fed():
                 self._starved_for = None

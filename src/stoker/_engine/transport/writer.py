@@ -77,12 +77,13 @@ class SlotWriter:
 
     Args:
         files: of the arena.
-        ask: exchanges the held slot for one of at least the given bytes; raises MemoryLimitError.
+        ask: exchanges the held slot for one of at least the given bytes, or of as many as its second argument says if
+            memory is plentiful; raises MemoryLimitError.
         hand_over: sends the finished batches of a run, with the held slot: the batch in hand is to have another.
     """
 
     def __init__(
-        self, files: ArenaFiles, ask: Callable[[int], Slot], hand_over: Callable[[], None] = lambda: None
+        self, files: ArenaFiles, ask: Callable[..., Slot], hand_over: Callable[[], None] = lambda: None
     ) -> None:
         self._files = files
         self._ask = ask
@@ -206,9 +207,8 @@ class SlotWriter:
         Finished batches of a run are handed over with the slot that they lie in.
         """
         wanted = self._used + extra
-        if self._to_come > 1 and not self._is_behind:
-            wanted = max(wanted, min(wanted * self._to_come, LARGEST))
-        if self._slot is not None and (wanted if not self._used else self._used + extra) <= self._slot.capacity:
+        wish = 0 if self._is_behind or self._to_come == 1 else min(wanted * self._to_come, LARGEST)
+        if self._slot is not None and (wanted if self._used else max(wanted, wish)) <= self._slot.capacity:
             return
         begin, used, before = self._begin, self._used - self._begin, self._mapping
         if before is not None and any(mapping is before and part() is not None for mapping, part in self._lent):
@@ -216,16 +216,10 @@ class SlotWriter:
         content = bytes(before.part(begin, used)) if before is not None and used else b""
         if self._is_behind:
             self._hand_over()
-            wanted = used + extra
         # The old slot may belong to another batch from here on.
         self._slot, self._mapping, self._used = None, None, 0
         self._begin, self._is_behind, self._to_come = 0, False, 1
-        try:
-            slot = self._ask(wanted)
-        except errors.MemoryLimitError:
-            if wanted == used + extra:
-                raise
-            slot = self._ask(used + extra)
+        slot = self._ask(used + extra, wish) if wish > used + extra else self._ask(used + extra)
         mapping = self.map(slot)
         ctypes.memmove(mapping.address, content, len(content))
         self._slot, self._mapping, self._used = slot, mapping, used

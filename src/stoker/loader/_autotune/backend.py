@@ -80,12 +80,11 @@ class AutotuneBackend(Backend):
     @property
     def makes_runs(self) -> bool:
         """Whether the workers may make a run: not during a trial, which counts batches, nor with some of them."""
-        return self._trial is None and self._workers is None and self._far is not None and not self._waiting
+        is_free = self._trial is None and self._workers is None and not self._waiting
+        return is_free and self._far is not None and self._far.makes_runs
 
     def submit_run(self, unit: int, works: Sequence[Any]) -> None:
-        if self._far is None or not self.makes_runs:
-            super().submit_run(unit, works)
-            return
+        assert self._far is not None  # it makes runs
         self._far.submit_run(unit, works)
         self._under_way.update(range(unit, unit + len(works)))
 
