@@ -465,7 +465,7 @@ class Supervisor:
                 self._take_answer(number, message)
             case SlotWanted(unit, size, question, own, wish):
                 worker.asked = question
-                self._slots.asked(number, unit, size, own, wish)
+                self._slots.asked(number, unit, size, own, wish if wish > size else 0)
             case RowsWanted(unit, size, question, own, layout):
                 if self._split_units.agrees(unit, layout):
                     slot = self._slots.share(unit, size, number, own)

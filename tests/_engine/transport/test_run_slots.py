@@ -25,9 +25,9 @@ class RunLine(Line):
         self.made: list[Written] = []
         self.handed_over: list[list[Written]] = []
 
-    def exchange(self, size: int, wish: int = 0) -> Any:
+    def exchange(self, size: int) -> Any:
         try:
-            return super().exchange(wish or size)
+            return super().exchange(max(size, self.writer.wish))
         except MemoryLimitError:
             return super().exchange(size)
 

@@ -324,12 +324,12 @@ class Worker(ABC):
         self.send(UnitDone(self._unit, kind, value, seconds, plain(report), processor))
         self._mark[ACTIVITY] = Activity.IDLE
 
-    def _ask(self, size: int, wish: int = 0) -> Slot:
-        """Exchanges the slot held for one of at least `size` bytes, of `wish` bytes if memory is plentiful. The owner
-        of the arena answers or ends; then this worker ends too.
+    def _ask(self, size: int) -> Slot:
+        """Exchanges the slot held for one of at least `size` bytes. The owner of the arena answers or ends; then this
+        worker ends too.
         """
         asked = time.perf_counter()
-        slot = self._requested(functools.partial(SlotWanted, wish=wish), size)
+        slot = self._requested(functools.partial(SlotWanted, wish=self._writer.wish), size)
         self._waited += time.perf_counter() - asked
         if isinstance(slot, str):
             self._is_short = True

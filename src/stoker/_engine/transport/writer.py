@@ -77,13 +77,15 @@ class SlotWriter:
 
     Args:
         files: of the arena.
-        ask: exchanges the held slot for one of at least the given bytes, or of as many as its second argument says if
-            memory is plentiful; raises MemoryLimitError.
+        ask: exchanges the held slot for one of at least the given bytes; raises MemoryLimitError.
         hand_over: sends the finished batches of a run, with the held slot: the batch in hand is to have another.
+
+    Attributes:
+        wish: bytes of the slot that `ask` is to get if memory is plentiful, for all batches of a run; else 0.
     """
 
     def __init__(
-        self, files: ArenaFiles, ask: Callable[..., Slot], hand_over: Callable[[], None] = lambda: None
+        self, files: ArenaFiles, ask: Callable[[int], Slot], hand_over: Callable[[], None] = lambda: None
     ) -> None:
         self._files = files
         self._ask = ask
@@ -94,6 +96,7 @@ class SlotWriter:
         self._used = 0
         self._begin = 0  # of the batch in hand, behind finished ones
         self._is_behind = False  # whether there are finished ones
+        self.wish = 0
         self._to_come = 1  # batches that are to share the slot
         self._largest = 0  # bytes of a finished one
         self._lends = True
@@ -207,8 +210,8 @@ class SlotWriter:
         Finished batches of a run are handed over with the slot that they lie in.
         """
         wanted = self._used + extra
-        wish = 0 if self._is_behind or self._to_come == 1 else min(wanted * self._to_come, LARGEST)
-        if self._slot is not None and (wanted if self._used else max(wanted, wish)) <= self._slot.capacity:
+        self.wish = 0 if self._is_behind or self._to_come == 1 else min(wanted * self._to_come, LARGEST)
+        if self._slot is not None and (wanted if self._used else max(wanted, self.wish)) <= self._slot.capacity:
             return
         begin, used, before = self._begin, self._used - self._begin, self._mapping
         if before is not None and any(mapping is before and part() is not None for mapping, part in self._lent):
@@ -219,7 +222,7 @@ class SlotWriter:
         # The old slot may belong to another batch from here on.
         self._slot, self._mapping, self._used = None, None, 0
         self._begin, self._is_behind, self._to_come = 0, False, 1
-        slot = self._ask(used + extra, wish) if wish > used + extra else self._ask(used + extra)
+        slot = self._ask(used + extra)
         mapping = self.map(slot)
         ctypes.memmove(mapping.address, content, len(content))
         self._slot, self._mapping, self._used = slot, mapping, used
