@@ -76,6 +76,18 @@ def epoch(iterator: Any, then: Callable[[int], object] = lambda number: None) ->
     return batches
 
 
+def test_report_counts_the_batches_of_each_machine() -> None:
+    with loader(Numbered(), 0, LocalCluster(2)) as remote:
+        assert epoch(remote) == model()
+        report = remote.report()
+        (name,) = report.machines  # both hosts are this machine
+        assert name.endswith("(127.0.0.1)")
+        assert report.machines[name]["batches"] == SAMPLES // 4
+        assert report.machines[name]["bytes"] >= SAMPLES * 12000
+        assert f"{name}: 10 batches, " in str(report)
+        assert report.as_dict()["machines"] == report.machines
+
+
 LOST = pytest.mark.filterwarnings("ignore:worker . .* is lost:stoker.StokerWarning")
 
 

@@ -371,6 +371,9 @@ class EventSink(Protocol):
     def unpickled(self, seconds: float, size: int) -> None:
         """Records that a worker unpickled its own copy of the job: the seconds it took, and the bytes of its memory."""
 
+    def came_from(self, machine: str, size: int) -> None:
+        """Records that a batch of this many bytes has come from another machine."""
+
 
 class Capabilities(NamedTuple):
     """The capabilities of a backend.

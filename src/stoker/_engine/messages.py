@@ -302,9 +302,10 @@ class Delivery(NamedTuple):
 
 
 class WorkerPids(NamedTuple):
-    """The pids of the workers that have been started."""
+    """The pids of the workers that have been started; of those on other machines, by number, the machine."""
 
     pids: list[int]
+    machines: dict[int, str] = {}  # noqa: RUF012 - never written
 
 
 class Starved(NamedTuple):

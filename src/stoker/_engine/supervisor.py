@@ -271,8 +271,14 @@ class Supervisor:
         self._out.append(Send(worker, message))
 
     def _tell_pids(self) -> None:
-        pids = [worker.pid for worker in self._there.values()]
-        self._out.append(Tell(WorkerPids([pid for pid in pids if isinstance(pid, int)])))
+        pids: list[int] = []
+        machines: dict[int, str] = {}
+        for number, worker in self._there.items():
+            if isinstance(worker.pid, int):
+                pids.append(worker.pid)
+            else:
+                machines[number] = worker.pid.rpartition(" on host ")[2]
+        self._out.append(Tell(WorkerPids(pids, machines)))
 
     # Births and deaths
 

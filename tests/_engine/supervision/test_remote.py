@@ -63,7 +63,7 @@ def test_pids_are_those_of_this_machine() -> None:
     made.tell(Exited(2, -9, IDLE))
     made.later(0.0)
     made.tell(Started(2, ELSEWHERE))
-    assert made.of(messages.WorkerPids)[-1].pids == [100, 101]
+    assert made.of(messages.WorkerPids)[-1] == ([100, 101], {2: "b"})
 
 
 def test_lost_machine_counts_from_the_third_of_a_unit_on() -> None:

@@ -132,6 +132,7 @@ class ProcessBackend(Backend):
         self._shares: bool | None = None  # whether workers share units
         self._lease: Lease | None = None  # of the batch that was opened last
         self._fork_deadlocks = 0
+        self._machines: dict[int, str] = {}  # of the workers that are elsewhere
         self._ever_worked = False
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, end_all, self._lives)
@@ -372,7 +373,7 @@ class ProcessBackend(Backend):
             case Delivery():
                 self._take(message)
             case WorkerPids():
-                self._life.workers = message.pids
+                self._life.workers, self._machines = message
                 self._ever_worked = True
             case Starved():
                 self._starved_for, self._hungry_for = message.unit, None  # answered when nothing is left to deliver
@@ -413,6 +414,8 @@ class ProcessBackend(Backend):
         self._streams.take(worker, report)
         if kind == "dropped":
             return
+        if kind == "batch" and (machine := self._machines.get(worker)) is not None:
+            self._event_sink.came_from(machine, Written.size_of(cast("Packed", value)))
         place = None if slot is None else Slot(*slot)
         answer = Answer(unit, kind, (self._life, place, value), worker, report)
         self._life.unopened += kind == "batch"

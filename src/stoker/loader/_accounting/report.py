@@ -55,6 +55,7 @@ class Report:
         images: where Pillow decodes whole JPEGs, and the change to make; None where it does not, or that is not known.
         copies: of batches to devices, since the loader was made: `batches`, `bytes`, those of them that were `staged`
             in pinned memory, and where events tell, the `seconds` of `timed` bytes and those that the device `stalled`.
+        machines: other machines that made batches of the latest epoch: `batches`, and their `bytes` on the network.
     """
 
     epoch: Counts
@@ -67,6 +68,7 @@ class Report:
     stacks: str | None = None
     images: str | None = None
     copies: Mapping[str, float] = field(default_factory=dict)
+    machines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -89,10 +91,11 @@ class Report:
             stacks,
             images,
             dict(copies or {}),
+            {name: {"batches": batches, "bytes": size} for name, (batches, size) in ledger.machines.items()},
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({"images": None, "copies": {}, **state})  # a pickle of before has none
+        vars(self).update({"images": None, "copies": {}, "machines": {}, **state})  # a pickle of before has none
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the report as plain JSON values."""
@@ -109,6 +112,7 @@ class Report:
             "stacks": self.stacks,
             "images": self.images,
             "copies": dict(self.copies),
+            "machines": {name: dict(counts) for name, counts in self.machines.items()},
         }
         values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
         return values
@@ -130,6 +134,8 @@ class Report:
         if self.epoch.spent > 0:
             waited, spent = self.epoch.waited, self.epoch.spent
             yield "waiting", f"{waited:,.1f} s of {spent:,.1f} s ({waited / spent:.1%}) were spent waiting for a batch"
+        for number, (name, counts) in enumerate(self.machines.items()):
+            yield "" if number else "machines", _machine(name, counts, self.epoch.spent)
         if self.copies:
             yield "copies", copies_in_words(self.copies)
         if self.images is not None:
@@ -180,6 +186,11 @@ def copies_in_words(copies: Mapping[str, float]) -> str:
         hidden = 1 - min(1.0, copies["stalled"] / copies["seconds"])
         text += f"; {copies['timed'] / copies['seconds'] / 1e9:,.1f} GB/s, {hidden:.0%} of the time beside the step"
     return text
+
+
+def _machine(name: str, counts: Mapping[str, int], spent: float) -> str:
+    rate = f" ({counts['batches'] / spent:,.1f}/s, {counts['bytes'] / spent / 1e6:,.1f} MB/s)" if spent > 0 else ""
+    return f"{name}: {counts['batches']:,} batches, {_size(counts['bytes'])} over the network{rate}"
 
 
 def _fault(like: Like) -> str:
