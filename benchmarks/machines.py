@@ -26,6 +26,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -147,9 +148,11 @@ class Nodes:
     """A cluster whose head has no CPUs, and nodes that come and go."""
 
     def __init__(self, workers: list[int], store: int = 80 << 20) -> None:
-        os.environ["RAY_worker_niceness"] = "0"
+        os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's name
+        from ray._private import utils
         from ray.cluster_utils import Cluster
 
+        utils.set_sigterm_handler = lambda handler: None  # only the main thread may, and nodes join in another
         warnings.simplefilter("ignore")
         self._store = store
         head = {"num_cpus": 0, "object_store_memory": store, "include_dashboard": False}
@@ -260,8 +263,7 @@ def measure_nodes(how: str, work: int, every: float) -> Figures:
                 there.drain(there.nodes[0], min(NOTICE, 2 * every))
 
     troubled = how.startswith("one of two")
-    beside = threading.Thread(target=trouble)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as beside:
         notes = Path(folder, "notes")
         where = stoker.Ray(2, address=there.address)
         arguments: dict[str, Any] = {"shuffle": True, "seed": 1, "output": "numpy", "on_event": told.append}
@@ -270,14 +272,13 @@ def measure_nodes(how: str, work: int, every: float) -> Figures:
             for number, batch in enumerate(iterator):
                 if not number:  # the start counts elsewhere
                     began = time.perf_counter()
-                    if troubled:
-                        beside.start()
+                    troubles = beside.submit(trouble) if troubled else None
                 seen += batch[0].tolist()
                 draws = zlib.crc32(batch[1].tobytes(), draws)
             spent = time.perf_counter() - began
         done.set()
-        if troubled:
-            beside.join()
+        if troubles is not None:
+            troubles.result()
         made = notes.stat().st_size
     there.close()
     for event in told:

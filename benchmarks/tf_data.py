@@ -111,7 +111,7 @@ service.WorkerServer(service.WorkerConfig(dispatcher_address=sys.argv[1])).join(
 
 @contextlib.contextmanager
 def service(jpeg: bytes, batch: int, workers: int) -> Iterator[Callable[[], Iterator[Any]]]:
-    """Gives a function for batches of one photograph, decoded and made smaller by worker processes of tf.data service."""
+    """Gives a function for batches of one photograph, decoded and made smaller by workers of tf.data service."""
     os.environ.update(BEFORE)
     import tensorflow as tf
 

@@ -470,7 +470,7 @@ class Backend(ABC):
 
     @property
     def grown(self) -> int:
-        """Number of workers after growth; 0 before any growth."""
+        """Number of workers after growth; 0 before any growth. It may fall where workers come and go by demand."""
         return 0
 
     def cpu_seconds(self) -> dict[int, float]:

@@ -70,6 +70,8 @@ def settings(loader: Any, ours: LoaderRecord | None, names: Sequence[str], is_st
     units = 1 if ours is None else ours.options(loader).units_at_once
     if ours is not None and (auto := ours.automatic(loader)) is not None:
         arguments |= {"num_workers": "auto", **auto.set_aside}
+    elif ours is not None and ours.options(loader).on_demand:
+        arguments["num_workers"] = "auto"
     if arguments["prefetch_factor"] == max(2, units):  # the default, which follows from the other arguments
         del arguments["prefetch_factor"]
     if loader.batch_size is None and loader.batch_sampler is not None:

@@ -19,3 +19,16 @@ def test_missing_ray_is_named(folder: bool, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'stoker\[ray\]'"):
         stoker.Ray(num_workers=1).check_installed()
+
+
+def test_loader_without_other_machines_imports_no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = tmp_path / "imported"
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text(f"open({str(imported)!r}, 'w')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    for workers in (0, 1):
+        with stoker.DataLoader(range(8), num_workers=workers, output="numpy") as loader:
+            assert [batch.tolist() for batch in loader] == [[index] for index in range(8)]
+            str(loader.describe()), str(loader.report())
+    assert "ray" not in sys.modules and not imported.exists()

@@ -40,7 +40,7 @@ def test_remote_worker_has_its_next_unit_while_it_makes_one() -> None:
     made.tell(Exited(1, None, sample(0), is_lost=True))
     made.commands.clear()
     made.done(0, 1)
-    assert [unit.unit for unit in made.sent(0)][0] == 2  # both are made again, before later ones
+    assert made.sent(0)[0].unit == 2  # both are made again, before later ones
 
 
 def test_units_wait_for_no_worker_that_is_not_there() -> None:

@@ -203,6 +203,11 @@ class ProcessBackend(Backend):
         self._life.channel.send(Grow(workers))
 
     @property
+    def grown(self) -> int:
+        rules = self._rules
+        return max(1, self._workers - rules.remote + len(self._machines)) if rules.on_demand else 0
+
+    @property
     def workers_there(self) -> int:
         return len(self._life.workers)
 

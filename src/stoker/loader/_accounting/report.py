@@ -134,14 +134,23 @@ class Report:
         if self.epoch.spent > 0:
             waited, spent = self.epoch.waited, self.epoch.spent
             yield "waiting", f"{waited:,.1f} s of {spent:,.1f} s ({waited / spent:.1%}) were spent waiting for a batch"
-        for number, (name, counts) in enumerate(self.machines.items()):
-            yield "" if number else "machines", _machine(name, counts, self.epoch.spent)
+        for number, text in enumerate(self.machines_in_words()):
+            yield "" if number else "machines", text
         if self.copies:
             yield "copies", copies_in_words(self.copies)
         if self.images is not None:
             yield "images", self.images
         if self.memory:
             yield "memory", ", ".join(f"{name} {_size(size)}" for name, size in self.memory.items())
+
+    def machines_in_words(self) -> list[str]:
+        """Returns a line for each other machine that made batches of the latest epoch."""
+        lines, spent = [], self.epoch.spent
+        for name, counts in self.machines.items():
+            batches, size = counts["batches"], counts["bytes"]
+            rate = f" ({batches / spent:,.1f}/s, {size / spent / 1e6:,.1f} MB/s)" if spent > 0 else ""
+            lines.append(f"{name}: {batches:,} batches, {_size(size)} over the network{rate}")
+        return lines
 
     def _epoch(self) -> str:
         if self.epoch_number is None:
@@ -186,11 +195,6 @@ def copies_in_words(copies: Mapping[str, float]) -> str:
         hidden = 1 - min(1.0, copies["stalled"] / copies["seconds"])
         text += f"; {copies['timed'] / copies['seconds'] / 1e9:,.1f} GB/s, {hidden:.0%} of the time beside the step"
     return text
-
-
-def _machine(name: str, counts: Mapping[str, int], spent: float) -> str:
-    rate = f" ({counts['batches'] / spent:,.1f}/s, {counts['bytes'] / spent / 1e6:,.1f} MB/s)" if spent > 0 else ""
-    return f"{name}: {counts['batches']:,} batches, {_size(counts['bytes'])} over the network{rate}"
 
 
 def _fault(like: Like) -> str:

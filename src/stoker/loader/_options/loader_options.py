@@ -48,6 +48,7 @@ class LoaderOptions:
         reported_length: batches that `len(loader)` last reported for a stream, or None.
         jpegs: the processes in which Pillow gets Stoker's reader of JPEGs.
         snapshot_every: batches from one state of a worker's stream to the next, if its states cost much; or None.
+        on_demand: whether workers on other machines come and go as they are needed: `num_workers="auto"`, `remote`.
 
     `shard="torch"` is for loaders behind torch's: as "none", with one warning if all workers read the same.
     """
@@ -107,6 +108,7 @@ class LoaderOptions:
     reported_length: int | None = None
     jpegs: JpegReading = "workers"
     snapshot_every: int | None = None
+    on_demand: bool = False
 
     @property
     def method(self) -> Method:
