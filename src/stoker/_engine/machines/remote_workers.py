@@ -47,7 +47,7 @@ from stoker._engine.process.channel import Channel
 from stoker._engine.process.deadlines import STACKS
 
 
-class _Asked(NamedTuple):
+class _StacksAsked(NamedTuple):
     """Stacks that were asked for.
 
     Attributes:
@@ -85,7 +85,7 @@ class RemoteWorkers:
         self._inspections: dict[int, tuple[int, int | None, float]] = {}  # worker → question, unit, seconds
         self._questions = 0
         self._names: dict[int, str] = {}  # of those that have started: process and host
-        self._asked: _Asked | None = None
+        self._asked: _StacksAsked | None = None
 
     def has(self, worker: int) -> bool:
         """Whether a worker is one of them."""
@@ -126,7 +126,9 @@ class RemoteWorkers:
         from a later `events()`.
         """
         self._questions += 1
-        self._asked = _Asked(self._questions, {*self._names}, [local] if local else [], time.monotonic() + STACKS, then)
+        self._asked = _StacksAsked(
+            self._questions, {*self._names}, [local] if local else [], time.monotonic() + STACKS, then
+        )
         for worker in self._names:
             self.channel.send(InspectRemote(worker, self._questions))
         self._answer_stacks()
