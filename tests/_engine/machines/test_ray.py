@@ -120,6 +120,19 @@ def test_drained_node_finishes_its_units(cluster: Any) -> None:
 
 
 @pytest.mark.long
+def test_machine_joins_where_all_workers_are_busy(cluster: Any) -> None:
+    remote = stoker.Ray(1, address=cluster.address)
+    dataset = Numbered(slow=0.2)
+    with stoker.DataLoader(
+        dataset, 6, num_workers="auto", persistent_workers=True, remote=remote, output="numpy"
+    ) as loader:
+        while not any(loader.report().machines for _ in loader):
+            pass
+        (counts,) = loader.report().machines.values()
+        assert counts["bytes"] >= 6 * 4096 * 4
+
+
+@pytest.mark.long
 def test_trainer_in_a_worker_of_ray(cluster: Any) -> None:
     import ray
 
