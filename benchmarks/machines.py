@@ -257,10 +257,10 @@ def measure_nodes(how: str, work: int, every: float) -> Figures:
             if done.wait(every):
                 return
             there.join(1)
-            if how.endswith("killed"):
-                there.kill(there.nodes[number])
-            elif number == 0:
-                there.drain(there.nodes[0], min(NOTICE, 2 * every))
+            if how.endswith("drained"):
+                there.drain(there.nodes[number], min(NOTICE, 2 * every))
+                done.wait(min(NOTICE, 2 * every))
+            there.kill(there.nodes[number])
 
     troubled = how.startswith("one of two")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as beside:
