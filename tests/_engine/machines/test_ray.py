@@ -116,7 +116,7 @@ def test_drained_node_finishes_its_units(cluster: Any) -> None:
             reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
             _gcs(cluster).drain_node(node.node_id, reason, "the spot price", int(1e3 * (time.time() + 60)))
     assert arrived == [*batches(0, None)]
-    assert [event.kind for event in told if isinstance(event, (WorkerRetired, WorkerDied))] in ([], ["WorkerRetired"])
+    assert [event.kind for event in told if isinstance(event, (WorkerRetired, WorkerDied))] in ([], ["retired"])
 
 
 @pytest.mark.long
