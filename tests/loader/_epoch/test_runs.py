@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -148,3 +150,15 @@ def test_answers_that_say_nothing_change_nothing() -> None:
 def test_forced_runs_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "FORCED", 5)
     assert lengths(answer(1.0)) == [5, 5] and lengths(answer(1.0), most=2) == [2, 2]
+
+
+def test_batches_without_a_known_size() -> None:
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that nested tensors are a prototype
+        nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+    endless: list[object] = []
+    endless.append(endless)
+    for batch in (torch.eye(3).to_sparse(), nested, endless, object(), [np.array([None])]):
+        assert runs._bytes_of(batch) is None
+    assert runs._bytes_of({"x": (torch.zeros(3), np.zeros(2))}) == 28 + sys.getsizeof("x")

@@ -103,11 +103,17 @@ class RunLength:
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 
 
-def _bytes_of(batch: Any) -> int | None:
-    """Returns the bytes of a batch of arrays, tensors, texts and numbers; None if it holds anything else."""
+_DEEPEST = 8
+"""Containers inside of one another; one that is deeper may hold itself."""
+
+
+def _bytes_of(batch: Any, depth: int = 0) -> int | None:
+    """Returns the bytes of a batch of arrays, dense tensors, texts and numbers; None if it holds anything else."""
     kind = type(batch)
-    if kind is np.ndarray or ((torch := sys.modules.get("torch")) is not None and kind is torch.Tensor):
-        return None if kind is np.ndarray and batch.dtype.hasobject else int(batch.nbytes)
+    if kind is np.ndarray:
+        return None if batch.dtype.hasobject else int(batch.nbytes)
+    if (torch := sys.modules.get("torch")) is not None and kind is torch.Tensor:
+        return int(batch.nbytes) if batch.layout is torch.strided and not batch.is_nested else None
     if kind in _SCALARS:
         return sys.getsizeof(batch)
     if issubclass(kind, (list, tuple)):
@@ -118,7 +124,7 @@ def _bytes_of(batch: Any) -> int | None:
         return None
     total = 0
     for part in parts:
-        if (size := _bytes_of(part)) is None:
+        if depth == _DEEPEST or (size := _bytes_of(part, depth + 1)) is None:
             return None
         total += size
     return total
