@@ -114,6 +114,8 @@ class LateDevice(CopyDevice):
         self.allowed = True
         self._free: dict[tuple[str, int], list[np.ndarray[Any, Any]]] = {}
         self.allocated = 0
+        self._blocks: dict[int, tuple[int, LateStream]] = {}  # size and stream of what is allocated, by its address
+        self.generator = torch.Generator().manual_seed(7)
 
     # What the transfer calls
 
@@ -139,6 +141,12 @@ class LateDevice(CopyDevice):
     def is_capturing(self) -> bool:
         return self.captures
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return self.stream_of(tensor) is not None
+
+    def generators(self) -> list[Any]:
+        return [self.generator]
+
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         self.called("empty_like")
         if self.full_for:
@@ -151,11 +159,13 @@ class LateDevice(CopyDevice):
         memory = block.view(_Owned)
         weakref.finalize(memory, self._freed, stream, free, block).atexit = False
         self.allocated += size
+        self._blocks[block.ctypes.data] = size, stream
         flat = torch.from_numpy(memory)[: tensor.nbytes].view(tensor.dtype)
         return flat.as_strided(tensor.shape, torch.empty_like(tensor).stride())
 
     def _freed(self, stream: LateStream, free: list[Any], block: np.ndarray[Any, Any]) -> None:
         self.allocated -= len(block)
+        del self._blocks[block.ctypes.data]
         free.append(block)
         if self.mistake != "no reuse":
             stream.work.append(lambda: block.fill(POISON))
@@ -213,6 +223,13 @@ class LateDevice(CopyDevice):
         self.punched.pop(address, None)
 
     # What the test does
+
+    def stream_of(self, tensor: torch.Tensor) -> LateStream | None:
+        """Returns the stream for which the memory of a tensor was allocated; None if it is not the device's."""
+        if type(tensor) is not torch.Tensor:
+            tensor = tensor.as_subclass(torch.Tensor)
+        address = tensor.untyped_storage().data_ptr()
+        return self._blocks.get(address, (0, None))[1]
 
     def stream(self, name: str) -> LateStream:
         found = LateStream(self, name)
