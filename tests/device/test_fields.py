@@ -119,6 +119,23 @@ def test_field_that_the_batch_lacks(late: Any) -> None:
         next(iter(DataLoader([1, 2], device={"x": "cuda"})))
 
 
+@pytest.mark.parametrize("kind", [{}, {"num_workers": 1}], ids=["in process", "processes"])
+@pytest.mark.parametrize("device", [{"images": "cpu"}, {"images": None, ...: "cpu"}], ids=["cpu", "none"])
+def test_field_of_the_host_that_the_batch_lacks(kind: Any, device: Any) -> None:
+    loader = DataLoader(Rows(), 4, device=device, **kind)
+    iterator = iter(loader)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="names 'images', which the batch lacks: its fields are image, label"):
+            next(iterator)
+    del iterator
+    loader.to({"image": "cpu"})
+    batch, _ = loader
+    assert batch["image"][3, 0] == 3 and loader.report().copies == {}
+    assert "batches stay on the host" in loader.describe()
+    loader.to(None)
+    assert "device" not in [line.split()[0] for line in loader.describe().splitlines()]
+
+
 def test_loader_moves(late: Any) -> None:
     device = late()
     loader = DataLoader(Rows(), 4, num_workers=1, persistent_workers=True)

@@ -110,6 +110,13 @@ def test_batches_in_parts_are_transformed(at_once: Any) -> None:
     assert "made by all workers together" not in DataLoader(loader.dataset, 5, num_workers=2, batch_transform=id).describe()
 
 
+def test_description_names_the_transform(at_once: Any) -> None:
+    text = DataLoader(without.Numbers(), 5, num_workers=2, batch_transform=_plus_1000, device="cuda").describe()
+    assert text.count("_plus_1000") == 1 and "behind each of which batch_transform=_plus_1000 runs" in text
+    text = DataLoader(without.Numbers(), 5, num_workers=2, batch_transform=_plus_1000, device="cpu").describe()
+    assert "then batch_transform=_plus_1000, in the worker" in text and "batches stay on the host" in text
+
+
 def test_loader_moves_its_transform(at_once: Any) -> None:
     """Persistent workers are born with the transform, or without it: it is applied once."""
     transform = {"batch_transform": _plus_1000}

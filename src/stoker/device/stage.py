@@ -187,7 +187,7 @@ class DeviceStage:
                 if len(times) == 2 and (asked := one.timed_event()) is not None:
                     times.append(stream.record_event(asked))
                 stream.wait_event(event)
-            if self.buffers is None:
+            if self.buffers is None or not copy.moved:
                 return copy.batch
             with torch.inference_mode(False), torch.no_grad():
                 return self.buffers.placed(copy.batch, copy.moved)
@@ -250,7 +250,7 @@ class DeviceStage:
                 self._keep(copy, kept)
         arrived.copy = copy
         self._latest = copy.size
-        self.counts.batches += 1
+        self.counts.batches += not self.placement.is_of_host
         self.counts.bytes += copy.size
         return copy
 
@@ -287,6 +287,8 @@ class DeviceStage:
         if not self._is_checked:
             self.placement.check(paths)
             self._is_checked = True
+        if self.placement.is_of_host:
+            batch = pinning.pin(host) if self.pins else host
         return batch, moves, devices
 
     def _in_place(self, lease: Lease | None, moves: Sequence[_Move], is_ahead: bool) -> set[int]:

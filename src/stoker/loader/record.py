@@ -91,8 +91,11 @@ class LoaderRecord:
         self.copies = CopyCounts()
 
     def device_stage(self, options: LoaderOptions, pins: bool) -> DeviceStage | None:
-        """Returns the transfer of the next epoch's batches to devices; None if they stay on the host."""
-        if options.device is None or (placement := FieldPlacement(options.device)).is_of_host:
+        """Returns the transfer of the next epoch's batches to devices; None if they stay on the host unseen."""
+        if options.device is None:
+            return None
+        placement = FieldPlacement(options.device)
+        if placement.is_of_host and not placement.names_fields:
             return None
         if options.device_buffers is not None and self.device_buffers is None:
             self.device_buffers = DeviceBuffers(options.device_buffers, self.tell_once)

@@ -19,7 +19,7 @@ import numpy as np
 from stoker import collate
 from stoker._core import mistakes
 from stoker._core.worker_info import WorkerInfo, current
-from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, WRITE, Activity, Mark
+from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, TRANSFORM, WRITE, Activity, Mark
 from stoker._engine.backend import (
     NOT_PLAIN,
     BatchIndices,
@@ -617,6 +617,9 @@ class LoaderJob:
 
     def _transformed(self, work: Work, seed: int, positions: Sequence[int], batch: Any) -> Any:
         assert self._transform is not None
+        self.mark[ACTIVITY] = Activity.TRANSFORM
+        if self._knows:
+            self._error_policy.raise_known(TRANSFORM)
         return self._transform(batch, seed, positions, epoch=work.epoch, number=work.batch)
 
     def _odd_ones(self, indices: Any, error: Exception) -> Any:
