@@ -65,7 +65,8 @@ class LateStream:
 
     def wait_event(self, event: LateEvent) -> None:
         self._device.called("wait_event")
-        if self._device.mistake != "no wait" or self is not self._device.side:
+        left_out = "no wait" if self is self._device.side else "no wait of the program"
+        if self._device.mistake != left_out:
             self.work.append(event)
 
     def step(self) -> bool:
@@ -87,7 +88,7 @@ class LateDevice(CopyDevice):
 
     Args:
         seed: of the interleaving of its streams.
-        mistake: to plant: "no wait" (the side stream waits for nothing).
+        mistake: to plant: "no wait" (the side stream waits for nothing), or "no wait of the program".
 
     Attributes:
         punched: addresses of registered memory that was punched, with the bytes that a device still sees there.
@@ -114,6 +115,7 @@ class LateDevice(CopyDevice):
         self.allowed = True
         self._free: dict[tuple[str, int], list[np.ndarray[Any, Any]]] = {}
         self.allocated = 0
+        self._read: list[tuple[int, int]] = []  # addresses and sizes that copies under way read
         self._blocks: dict[int, tuple[int, LateStream]] = {}  # size and stream of what is allocated, by its address
         self.generator = torch.Generator().manual_seed(7)
 
@@ -176,7 +178,10 @@ class LateDevice(CopyDevice):
         # Raw memory, as of the device's engine: neither the source nor the target is kept alive by the queue.
         to, shape, dtype = target.data_ptr(), source.shape, source.dtype
 
+        self._read.append((address, size))
+
         def done() -> None:
+            self._read.remove((address, size))
             self.clock += size / 1e6
             _move(to, target_size, self.seen(address, size))
             self.copied.append(size)
@@ -184,8 +189,10 @@ class LateDevice(CopyDevice):
         target_size = target.nbytes
         assert target_size == size and dtype == target.dtype and shape == target.shape
         if source.is_contiguous() != target.is_contiguous():
+            self._read.remove((address, size))
             source = source.contiguous()
             address = source.data_ptr()
+            self._read.append((address, size))
             done()
             return
         self._current.work.append(done)
@@ -219,6 +226,8 @@ class LateDevice(CopyDevice):
 
     def unregister(self, address: int) -> None:
         self.called("unregister")
+        end = address + self.registered[address]
+        assert not any(address <= begin < end for begin, _ in self._read), "unregistered while a copy reads it"
         _read(address, self.registered.pop(address))  # faults if it is mapped no more
         self.punched.pop(address, None)
 
