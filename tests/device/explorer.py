@@ -1,7 +1,7 @@
 """One program at random: a loader's copies to a device, what its loop does with the batches, and all that may go wrong.
 
-A case is one seed. The arena's owner, the workers, the transfer, the device and the loop take turns as the seed decides.
-The loop checks each batch that it reads: every byte is that of its number, or `WrongBytesError` is raised.
+A case is one seed: it decides whose turn it is, of the arena's owner, the workers, the transfer, the device and the
+loop. The loop checks each batch that it reads: every byte is that of its number, or `WrongBytesError` is raised.
 """
 
 from __future__ import annotations
@@ -419,4 +419,3 @@ def _clear(case: Case) -> None:
     for stream in case.device.streams:
         stream.work.clear()
     vars(case).clear()
-

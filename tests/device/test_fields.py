@@ -167,3 +167,25 @@ def test_pinned_host_fields_beside_moved_ones(late: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(pinning, "pin", lambda value: pinned.append(value) or value)
     next(iter(DataLoader(Rows(), 4, device={"image": "cuda"}, pin_memory=True)))
     assert [value.dtype for value in pinned] == [torch.int64, torch.int64, torch.float64]
+
+
+def test_tensors_that_are_no_plain_memory_move_themselves(late: Any) -> None:
+    """Sparse ones, and those that lie on a device already, as a dataset may return them."""
+    device = late()
+    sparse = torch.eye(4).to_sparse()
+    loader = DataLoader([sparse] * 4, 2, device="cpu", collate_fn=lambda samples: (torch.stack(samples), samples[0]))
+    (first, _) = loader
+    assert first[0].is_sparse
+    moved: list[Any] = []
+
+    class There(torch.Tensor):
+        is_cpu = False  # type: ignore[assignment]
+
+        def to(self, *arguments: Any, **options: Any) -> Any:
+            moved.append((arguments, options))
+            return self
+
+    there = torch.ones(3).as_subclass(There)
+    (batch, _) = DataLoader([there, there], 1, device="cuda", collate_fn=lambda samples: samples[0])
+    assert batch is there and moved == [((device.device,), {"non_blocking": True})] * 2
+    device.finish()

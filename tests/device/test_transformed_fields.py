@@ -94,9 +94,16 @@ def test_threads_of_the_loader_do_not_share_the_generator(at_once: Any) -> None:
 def test_padded_batches_are_transformed(at_once: Any) -> None:
     texts = [{"ids": list(range(length)), "label": length} for length in (3, 7, 5, 12)]
     loader = DataLoader(
-        texts, 2, pad_to={"ids": (8, 16)}, batch_transform=lambda batch: {**batch, "mask": batch["ids"] > 0}, device="cuda"
+        texts,
+        2,
+        pad_to={"ids": (8, 16)},
+        batch_transform=lambda batch: {**batch, "mask": batch["ids"] > 0},
+        device="cuda",
     )
-    assert [(tuple(batch["mask"].shape), batch["mask"].sum().item()) for batch in loader] == [((2, 8), 8), ((2, 16), 15)]
+    assert [(tuple(batch["mask"].shape), batch["mask"].sum().item()) for batch in loader] == [
+        ((2, 8), 8),
+        ((2, 16), 15),
+    ]
 
 
 class Own:
@@ -149,7 +156,10 @@ def test_generator_of_the_device_is_seeded_and_given_back(late: Any) -> None:
     one = late()
     before = one.generator.get_state()
     drawn = [
-        [batch.tolist() for batch in DataLoader(Pictures(), 6, seed=seed, device="cuda", batch_transform=_draws_on_the_device)]
+        [
+            batch.tolist()
+            for batch in DataLoader(Pictures(), 6, seed=seed, device="cuda", batch_transform=_draws_on_the_device)
+        ]
         for seed in (1, 1, 2)
     ]
     assert drawn[0] == drawn[1] != drawn[2] and len({tuple(batch) for batch in drawn[0]}) == 4
