@@ -273,8 +273,9 @@ class DeviceStage:
                 return value.copy() if is_array else fields.INSIDE
             device = self.placement.of(path, value)
             if device is None:
-                stays = pinning.pin(value) if self.pins else value if is_tensor else fields.INSIDE
-                return value.clone() if is_tensor and stays is value and self.transform is not None else stays
+                if self.pins:
+                    return pinning.pin(value)
+                return fields.INSIDE if not is_tensor else value if self.transform is None else value.clone()
             one = self._accelerator(device)
             if not (is_tensor and value.is_cpu and is_dense(value)):
                 devices.append(one)

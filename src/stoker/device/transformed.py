@@ -89,9 +89,14 @@ def on_side_stream(
 def tensors_on(value: Any, devices: Sequence[CopyDevice]) -> Iterator[tuple[Any, CopyDevice]]:
     """Yields the tensors of a batch on these devices, with the device of each."""
     found: list[Any] = []
-    fields.mapped(
-        value, lambda _, part: found.append(part) or part if is_tensor(part) else fields.INSIDE, dataclasses_too=True
-    )
+
+    def noted(_: str, part: Any) -> Any:
+        if not is_tensor(part):
+            return fields.INSIDE
+        found.append(part)
+        return part
+
+    fields.mapped(value, noted, dataclasses_too=True)
     for tensor in found:
         for one in devices:
             if one.holds(tensor):
