@@ -6,6 +6,8 @@ memory that the copy reads, a slot or pinned memory, stays until that event has 
 one that is dropped at once frees memory that is still written.
 
 CUDA is called within `next()` and `close()` alone, on the thread that calls them, and never while a stream is captured.
+
+The file is long because copies, images that are decoded there and transforms of batches share one order of streams.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from stoker.device import accelerator as accelerators
 from stoker.device import fields, pinning, transformed
 from stoker.device.accelerator import CopyDevice, DeviceEvent, DeviceStream
 from stoker.device.buffers import DeviceBuffers
-from stoker.device.copies import CopyCounts, is_dense, moved_by_itself, moves_itself
+from stoker.device.copies import CopyCounts, decodes_itself, is_dense, moved_by_itself, moves_itself
 from stoker.device.fields import FieldPlacement
 
 AHEAD_SHARE = 8
@@ -54,6 +56,7 @@ class _Move:
     target: Any
     accelerator: CopyDevice
     name: int  # of the tensor in the batch
+    is_there: bool = False  # whether the source is on the device: decoded there
 
     @property
     def is_even(self) -> bool:
@@ -266,12 +269,14 @@ class DeviceStage:
 
         def placed(path: str, value: Any) -> Any:
             paths.add(path)
-            is_tensor = isinstance(value, torch.Tensor)
-            if not (is_tensor or moves_itself(value)):
+            is_tensor, decodes = isinstance(value, torch.Tensor), decodes_itself(value)
+            if not (is_tensor or decodes or moves_itself(value)):
                 # A transform may write to it, and gets the batch again if the device was full
                 is_array = self.transform is not None and isinstance(value, np.ndarray)
                 return value.copy() if is_array else fields.INSIDE
             device = self.placement.of(path, value)
+            if decodes:
+                return value if device is None else self._decoded(value, self._accelerator(device), moves)
             if device is None:
                 if self.pins:
                     return pinning.pin(value)
@@ -291,6 +296,21 @@ class DeviceStage:
         if self.placement.is_of_host:
             batch = pinning.pin(host) if self.pins else host
         return batch, moves, devices
+
+    def _decoded(self, value: Any, one: CopyDevice, moves: list[_Move]) -> Any:
+        """Decodes images, and returns memory of the consumer's stream for them.
+
+        The stream of copies waits for no work of the consumer here: the decoder returns when it is done, and the
+        program queues no step meanwhile.
+        """
+        with one.using(one.side):
+            made = one.decoded(value)
+        target = one.empty_like(made)
+        moves.append(_Move(made, target, one, id(made), is_there=True))
+        self.counts.decoded += len(value)
+        self.counts.decoded_by_cpu += len(value.by_cpu)
+        self.counts.bytes += value.data.nbytes - made.nbytes  # what crosses the bus
+        return target
 
     def _in_place(self, lease: Lease | None, moves: Sequence[_Move], is_ahead: bool) -> set[int]:
         """Returns the tensors that are read where they lie: in a slot. Registers it, if that delays nobody.
@@ -340,18 +360,18 @@ class DeviceStage:
         consumer, side = one.current(), one.side
         side.wait_event(consumer.record_event())  # the memory of the device may still be read by earlier work
         with one.using(side):
-            begun = one.timed_event()
+            begun = None if any(move.is_there for move in moves) else one.timed_event()  # else no time of the bus
             if begun is not None:
                 side.record_event(begun)
             try:
                 for move in moves:
                     source, lies_still = move.source, move.name in in_place
-                    if one.pins and not lies_still:
+                    if one.pins and not (lies_still or move.is_there):
                         source = one.pinned(source)  # torch keeps it until it is read
                         self.counts.staged += source.nbytes
-                    kept += [source] if lies_still else []
+                    kept += [source] if lies_still or move.is_there else []
                     kept.append(move.target)
-                    one.copy(move.target, source, one.pins or lies_still)
+                    one.copy(move.target, source, one.pins or lies_still or move.is_there)
                     copy.moved.append((move.target, one))
                     copy.size += source.nbytes
             finally:

@@ -6,6 +6,7 @@ keeps units until they are delivered.
 
 from __future__ import annotations
 
+import functools
 import os
 import selectors
 import signal
@@ -402,13 +403,18 @@ class Zygote:
 
     def _from_inquiry(self) -> None:
         for question in self._inquiry.receive():
-            if isinstance(question, AskStacks):
-                answer: object = self._stacks_of(*self._children)
+            answer = functools.partial(self._answer, question.number)
+            if isinstance(question, AskWorkers):
+                answer([child.pid for child in self._children.values()])
+            elif self._remote is None:
+                answer(self._stacks_of(*self._children))
             else:
-                answer = [child.pid for child in self._children.values()]
-            self._inquiry.send(ReportAnswer(question.number, answer))
+                self._remote.ask_stacks(self._stacks_of(*self._children), answer)
         if self._inquiry.ended:  # the trainer goes on to its end
             self._selector.unregister(self._inquiry.fileno())
+
+    def _answer(self, number: int, answer: object) -> None:
+        self._inquiry.send(ReportAnswer(number, answer))
 
     def _from_bridge(self) -> None:
         assert self._remote is not None
