@@ -96,6 +96,7 @@ class UnitReport(NamedTuple):
         timings: times of the unit in each worker that made some of it; empty unless they are asked for.
         drawn: names of random generators that the worker has found to be drawn from.
         since: without `stream_state`, what the stream has read since its last one.
+        rows_at: seed and positions of the batch's samples, for a transform in the trainer; None if they are the unit's.
     """
 
     notes: list[str] = []  # noqa: RUF012 - never written
@@ -107,6 +108,7 @@ class UnitReport(NamedTuple):
     timings: tuple[UnitTimings, ...] = ()
     drawn: tuple[str, ...] = ()
     since: bytes | None = None
+    rows_at: tuple[int, Sequence[int]] | None = None
 
 
 class MadeRows(NamedTuple):

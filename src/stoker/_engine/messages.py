@@ -104,6 +104,7 @@ PlainReport = tuple[
     tuple[UnitTimings, ...],
     tuple[str, ...],
     bytes | None,
+    tuple[int, Sequence[int]] | None,
 ]
 """A `UnitReport`, field by field."""
 

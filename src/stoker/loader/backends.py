@@ -90,6 +90,7 @@ def _settings(options: LoaderOptions, own_collate: bool, record: LoaderRecord) -
         timed=timed,
         sampled=timed and record.sampled,
         jpegs=options.jpegs,
+        transformed_later=options.device_transform is not None,
         looked_at=0 if options.capabilities.has_workers else record.ledger.total.delivered,
         snapshot_every=options.snapshot_every,
     )

@@ -95,10 +95,11 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         batch_sampler: any iterable of lists of indices.
         collate_fn: makes a batch from a list of samples, in the worker. The default and `PadCollator` write straight
             into the shared memory of the batch; the result of any other function is copied once.
-        batch_transform: called with each collated batch, in the worker, and returns the batch that is delivered:
+        batch_transform: called with each collated batch, and returns the batch that is delivered: in the worker, or,
+            with `device=`, in this process with the batch on the device, on the stream of copies and ahead of the loop.
             `stoker.device.Compose`, a module of Kornia or torchvision, any function. `stoker.batch_draws()` gives it
             random numbers for each sample; other generators are seeded once for the batch. What it returns is copied
-            once.
+            once. Its numbers do not depend on where it runs.
         pad_to: sizes by field, such as `{"input_ids": (128, 256, 512)}`: the second dimension of the field in a batch
             gets the least that fits, padded in collation with the `PadCollator`'s value, or 0 in the default collation.
             A longer batch keeps its own length, with one warning. A field is a key, a place, the name of an attribute,
@@ -776,6 +777,8 @@ def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
         record.is_compared = True
         loader_kind.notice(record, record.options(loader))
     iterator = loader._iterator
+    if isinstance(iterator, LoaderIterator) and not iterator.transforms_as(record.options(loader)):
+        _end_workers(loader)  # theirs are born with it, or without it
     if (auto := record.automatic(loader)) is not None:
         if not auto.fits(loader, record.ledger):
             record.goes_on = getattr(iterator, "is_open", False) and loader.num_workers > 0

@@ -103,6 +103,10 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._start.draw_ahead()
         record.resumed = None  # last: if no iterator can be made, the loader keeps its place
 
+    def transforms_as(self, options: LoaderOptions) -> bool:
+        """Returns whether these options have batches transformed where those of this iterator's workers have it."""
+        return self._options.moves_batches == options.moves_batches or options.batch_transform is None
+
     def _rewind(self) -> None:
         """Prepares a new epoch, which begins with the first `next()`."""
         self._length_told = self._options.reported_length
@@ -261,7 +265,8 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
     def _opened(self, backend: Backend, answer: Answer, step: Step) -> Any:
         try:
             if self._device is not None:
-                batch = self._device.take(answer.unit, step, functools.partial(_with_lease, backend, answer))
+                opened = functools.partial(_with_lease, backend, answer)
+                batch = self._device.take(answer.unit, self._known(answer, step), opened)
                 self._copy_ahead(self._device, backend)
                 return batch
             batch = backend.open(answer)
@@ -283,11 +288,19 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
                 if not device.has_room():
                     return
                 if not device.has(answer.unit):
-                    device.copy_ahead(answer.unit, step, functools.partial(_with_lease, backend, answer))
+                    opened = functools.partial(_with_lease, backend, answer)
+                    device.copy_ahead(answer.unit, self._known(answer, step), opened)
         except Exception as error:
             if tears(error):
                 raise
             self._early = error
+
+    def _known(self, answer: Answer, step: Step) -> dict[str, Any]:
+        """Returns what a transform on the device gets to know of a batch: arguments of `BatchTransform`."""
+        assert self._epoch is not None
+        rows = range(step.position, step.position + step.stride * answer.report.samples, step.stride)
+        seed, positions = answer.report.rows_at or (self._epoch.seed, rows)
+        return {"seed": seed, "positions": positions, "epoch": self._epoch.number, "number": step.number}
 
     def _discard(self, backend: Backend, answer: Answer) -> None:
         """Frees the batch of an answer that is not delivered, opened or not."""

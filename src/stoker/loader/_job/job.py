@@ -19,7 +19,7 @@ import numpy as np
 from stoker import collate
 from stoker._core import mistakes
 from stoker._core.worker_info import WorkerInfo, current
-from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, WRITE, Activity, Mark
+from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, TRANSFORM, WRITE, Activity, Mark
 from stoker._engine.backend import (
     NOT_PLAIN,
     BatchIndices,
@@ -152,6 +152,7 @@ class LoaderJob:
         self._stream: StreamFetcher | None = None
         self._resumed: bytes | None = None
         self._samples = 0
+        self._rows_at: tuple[int, Sequence[int]] | None = None
         self._run_of_samples: list[Any] = []
         self._notes: list[str] = []
         self._failed: Any = None
@@ -190,6 +191,7 @@ class LoaderJob:
     ) -> Any:
         outside = current.rng
         self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
+        self._rows_at = None
         self._error_policy.unit = work
         if known or self._error_policy.is_touched:
             self._error_policy.begin(known)
@@ -316,11 +318,13 @@ class LoaderJob:
             notes, self._notes = self._notes, []
             drawn = () if self._seeding is None else self._seeding.news()
             faults = self._error_policy.met if self._error_policy.has_met_any else []
-            report = UnitReport(notes, None, faults, self._samples, drawn=drawn)
+            report = UnitReport(notes, None, faults, self._samples, drawn=drawn, rows_at=self._rows_at)
         else:
             notes, self._notes = [*self._notes, *(stream.notes.pop(0) for _ in range(len(stream.notes)))], []
             state, movable, since = stream.report()
-            report = UnitReport(notes, state, self._error_policy.met, self._samples, movable, stream.guess, since=since)
+            faults, guess = self._error_policy.met, stream.guess
+            rows_at = self._rows_at
+            report = UnitReport(notes, state, faults, self._samples, movable, guess, since=since, rows_at=rows_at)
         return report if self.stopwatch is None else report._replace(timings=(self.stopwatch.read(),))
 
     def failed_index(self) -> Any:
@@ -602,6 +606,8 @@ class LoaderJob:
             self._tell(note)
         if self._transform is not None:
             batch = self._transformed(work, seed, positions, batch)
+        elif self._settings.transformed_later and not isinstance(positions, range):
+            self._rows_at = seed, tuple(positions)
         if not self._settings.own_collate:
             self.weigh()  # with its samples and the batch
         self.mark[ACTIVITY] = Activity.WRITE
@@ -611,6 +617,9 @@ class LoaderJob:
 
     def _transformed(self, work: Work, seed: int, positions: Sequence[int], batch: Any) -> Any:
         assert self._transform is not None
+        self.mark[ACTIVITY] = Activity.TRANSFORM
+        if self._knows:
+            self._error_policy.raise_known(TRANSFORM)
         return self._transform(batch, seed, positions, epoch=work.epoch, number=work.batch)
 
     def _odd_ones(self, indices: Any, error: Exception) -> Any:
