@@ -24,6 +24,7 @@ import numpy as np
 from stoker._engine.activity import ACTIVITY, DUTIES, PLACE
 from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.fresh_interpreter import launch
+from stoker._engine.machines import tls
 from stoker._engine.machines.remote_worker import Role
 from stoker._engine.messages import (
     Activities,
@@ -105,7 +106,7 @@ class Agent:
             undo.callback(control.close)
             channel: Channel[ToAgent] = Channel(control)
             host = socket.gethostname()
-            address = "through Ray" if order.by_ray else control.getsockname()[0]
+            address = "through Ray" if order.by_ray else "TLS" if tls.is_used() else control.getsockname()[0]
             channel.send(Greeting(_node(), host, address, os.getpid(), versions()))
             data = _connected(order, DATA)
             undo.callback(data.close)
@@ -236,6 +237,15 @@ def _connected(order: AgentOrder, kind: bytes) -> socket.socket:
         ) from None
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not order.by_ray:
+        try:
+            connection = tls.around(connection, is_server=False)
+        except (OSError, KeyError) as error:
+            raise ConnectionError(
+                f"host {socket.gethostname()} and the trainer at {host}:{port} cannot agree on TLS: {error}. Both need "
+                "RAY_USE_TLS, and certificates of the same authority (RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, "
+                "RAY_TLS_CA_CERT)."
+            ) from None
     connection.sendall(order.token + kind)
     return connection
 

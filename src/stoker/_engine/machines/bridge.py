@@ -21,6 +21,7 @@ from typing import NamedTuple, cast
 
 from stoker import errors
 from stoker._engine.backend import Failure
+from stoker._engine.machines import tls
 from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, AgentOrder, versions
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.placement import (
@@ -311,6 +312,7 @@ class Bridge:
         except OSError:
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = tls.around(connection, is_server=True)
         token, kind = shown_by(connection)
         for remote in self._remotes.values():
             if hmac.compare_digest(remote.token, token) and kind in (CONTROL, DATA):

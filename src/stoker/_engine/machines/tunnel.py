@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from stoker._engine.machines import tls
 from stoker._engine.machines.agent import CONTROL, DATA, Agent, AgentOrder, Contents
 from stoker._engine.transport.owned import Array
 
@@ -95,7 +96,7 @@ class Tunnel:
     def _up(self, number: int) -> None:
         with contextlib.suppress(Exception):  # of Ray, whose actor has ended; `Placement` reports it
             data = self._ray.get(self._actor.up.remote(number))  # before anything comes, there is nothing to connect
-            with socket.create_connection((HERE, self._port)) as bridge:
+            with tls.around(socket.create_connection((HERE, self._port)), is_server=False) as bridge:
                 threading.Thread(target=self._down, args=(number, bridge), name="stoker-tunnel", daemon=True).start()
                 with contextlib.suppress(Exception):
                     while len(data):
