@@ -69,14 +69,14 @@ def _run(wrapped: ssl.SSLSocket, plain: socket.socket) -> None:
 
 def _pass_on(wrapped: ssl.SSLSocket, plain: socket.socket) -> None:
     """Passes bytes on both ways, until one end has ended and all of its bytes are passed on."""
-    ways = [_Way(wrapped, plain), _Way(plain, wrapped)]
+    up, down = ways = _Way(wrapped, plain), _Way(plain, wrapped)
     while True:
         moved = [way.move() for way in ways]
         if any(way.has_ended for way in ways):
             return
         if not any(moved):
             poll = select.poll()
-            for end, reads, writes in ((wrapped, *ways), (plain, *reversed(ways))):
+            for end, reads, writes in ((wrapped, up, down), (plain, down, up)):
                 wants = (0 if reads.rest else select.POLLIN) | (select.POLLOUT if writes.rest else 0)
                 poll.register(end.fileno(), wants)
             poll.poll()
