@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ import stoker
 from stoker import StokerWarning
 from stoker._engine.machines.agent import AgentOrder
 from stoker._engine.machines.placement import Placement
+from stoker.errors import WorkerStartError
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -32,8 +36,6 @@ class Large(stoker.Dataset[Any]):
         return SAMPLES
 
     def __getitem__(self, index: int) -> Any:
-        if index == SAMPLES:
-            raise ValueError("out of reach")
         return np.full(1 << 20, index, np.uint8), np.random.rand()
 
 
@@ -83,3 +85,31 @@ def test_closed_ports_are_told_once_and_batches_go_by_ray(cluster: Any) -> None:
     assert arrived == [*batches(None)]
     texts = [str(each.message) for each in told if issubclass(each.category, StokerWarning)]
     assert len(texts) == 1 and "cannot reach the trainer at 127.0.0.1:9" in texts[0] and "port=..." in texts[0]
+
+
+class Endless(stoker.Dataset[int]):
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.2)
+        return index
+
+
+@pytest.mark.long
+def test_head_node_that_is_lost_leaves_a_state(cluster: Any) -> None:  # the last test: nothing works after it
+    state: Any = None
+    seen = -1
+    remote = stoker.Ray(1, address=cluster.address)
+    with (
+        stoker.DataLoader(Endless(), 4, remote=remote, output="numpy", timeout=150) as loader,
+        pytest.raises(WorkerStartError, match="If its head node is lost, load the last state"),
+    ):
+        for number, batch in enumerate(loader):
+            state, seen = loader.state_dict(), int(batch[-1])
+            if number == 1:
+                for name in ("gcs_server", "raylet"):
+                    os.kill(cluster.head_node.all_processes[name][0].process.pid, signal.SIGKILL)
+    with stoker.DataLoader(Endless(), 4, output="numpy") as loader:
+        loader.load_state_dict(state)
+        assert next(iter(loader)).tolist() == [*range(seen + 1, seen + 5)]

@@ -245,7 +245,7 @@ class Bridge:
         self._end_run(
             f"the Ray cluster at address={self._settings.options.address!r} cannot be used: {why} A process that uses "
             "a cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 --num-cpus=0`, or "
-            "a cluster with `ray start --head`."
+            "a cluster with `ray start --head`. If its head node is lost, load the last state in another cluster."
         )
 
     def _drains(self, nodes: frozenset[str]) -> None:
@@ -281,8 +281,8 @@ class Bridge:
         self._by_ray.add(remote.number)
         self._remove(remote)
         if is_first:
-            why += " Meanwhile batches travel as objects of Ray, which is slower"
-            self._zygote.send(RemoteStartFailed(remote.number, why))  # and the supervisor starts it again
+            why += " Meanwhile batches travel as objects of Ray, which is slower"  # the supervisor starts it again
+            self._zygote.send(RemoteStartFailed(remote.number, why))
         else:
             self._begin(remote.number, time.monotonic() + self._settings.options.start_timeout)
 
