@@ -97,6 +97,7 @@ class Endless(stoker.Dataset[int]):
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::stoker.StokerWarning")  # the bridge is started again
 def test_head_node_that_is_lost_leaves_a_state(cluster: Any) -> None:  # the last test: nothing works after it
     state: Any = None
     seen = -1
