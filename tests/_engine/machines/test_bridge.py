@@ -177,6 +177,42 @@ def test_silent_host_is_lost(played: Played, monkeypatch: pytest.MonkeyPatch) ->
     assert played.hears(RemoteExited) == RemoteExited(0, None, 0, 1, "", True)
 
 
+def test_host_that_is_lost_before_its_worker_began_is_replaced(played: Played) -> None:
+    first = played.start(0)
+    played.report(Ended(first.token, "its node has died", again=True))
+    played.await_(lambda: len(played.orders) == 2)
+    agent = Agent(played, played.orders[1])
+    agent.data.send(Unpickled(0.1, 0, 0))
+    played.hears(RemoteStarted)
+    assert not played._heard
+
+
+def test_host_that_is_lost_too_often_does_not_end_the_run() -> None:
+    played = Played(local=1, start_timeout=0.0)
+    played.explain = lambda: None  # type: ignore[method-assign]
+    played.report(Ended(played.start(0).token, "its node has died", again=True))
+    failed = played.hears(RemoteStartFailed)
+    assert isinstance(failed, RemoteStartFailed) and failed.why == "its node has died"
+    played.close_all()
+
+
+def test_host_that_cannot_connect_goes_by_ray(played: Played) -> None:
+    for number in (0, 1):
+        order = played.start(number)
+        assert not order.by_ray
+        played.report(Ended(order.token, "host b cannot reach the trainer.", closed=True))
+        if number == 0:  # told once
+            failed = played.hears(RemoteStartFailed)
+            assert isinstance(failed, RemoteStartFailed) and "batches travel as objects of Ray" in failed.why
+            played.zygote.send(StartRemote(0))
+        played.await_(lambda: played.orders[-1].by_ray)
+        played.orders.clear()
+    assert not played._heard
+    order = played.start(2)
+    played.report(Ended(order.token, "it was no firewall", closed=False))
+    assert "it was no firewall" in pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+
+
 def test_drained_machine_is_told_once(played: Played) -> None:
     ready(played)
     for _ in range(2):

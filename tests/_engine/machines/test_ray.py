@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -146,6 +148,94 @@ def test_trainer_in_a_worker_of_ray(cluster: Any) -> None:
         assert ray.get(ray.remote(num_cpus=0)(train).remote(), timeout=200) == [*batches(0, None)]
     finally:
         ray.shutdown()
+
+
+class Slow(Numbered):
+    """A dataset whose first copy takes for ever to arrive."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        try:
+            os.mkdir(f"{self.folder}/arrives")
+        except FileExistsError:
+            return
+        while True:
+            time.sleep(1)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:worker . cannot be started again yet:stoker.StokerWarning")
+def test_node_that_is_lost_before_any_worker_began(cluster: Any, tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=1, resources={"early": 1}, object_store_memory=80 << 20)
+    remote = stoker.Ray(1, address=cluster.address, resources={"early": 1})
+    arrived: list[int] = []
+
+    def load() -> None:
+        with stoker.DataLoader(Slow(str(tmp_path)), 6, remote=remote, output="numpy", timeout=100) as loader:
+            arrived.extend(len(rows) for rows, _ in loader)
+
+    thread = threading.Thread(target=load)  # Ray starts nodes in the main thread
+    thread.start()
+    while not (tmp_path / "arrives").exists():
+        time.sleep(0.01)
+    _kill(node)
+    cluster.add_node(num_cpus=1, resources={"early": 1}, object_store_memory=80 << 20)
+    thread.join()
+    assert sum(arrived) == SAMPLES
+
+
+@pytest.mark.long
+def test_loaders_in_workers_of_ray_train(cluster: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    def plain(loader: Any) -> list[Any]:
+        with loader:
+            return [[rows.sum(axis=1).tolist(), numbers.tolist()] for rows, numbers in loader]
+
+    def made(rank: int, **arguments: Any) -> list[Any]:
+        sampler = stoker.DistributedSampler(Numbered(), 2, rank, shuffle=True, seed=1)
+        return plain(stoker.DataLoader(Numbered(), 6, sampler=sampler, seed=5, output="numpy", **arguments))
+
+    def under_torch(num_workers: int) -> list[Any]:
+        import torch
+
+        loader = torch.utils.data.DataLoader(range(SAMPLES), 6, num_workers=num_workers)  # type: ignore[arg-type]
+        return [type(stoker.loader_of(loader)).__module__, [batch.tolist() for batch in loader]]
+
+    def train_loop_per_worker(config: dict[str, str]) -> None:
+        rank = ray.train.get_context().get_world_rank()
+        results = [made(rank, num_workers=2, timeout=100)]
+        results.append(made(rank, num_workers=1, remote=stoker.Ray(1, num_cpus=0.5), timeout=100))
+        with stoker.install():
+            results.append(under_torch(1))
+        Path(config["folder"], f"{rank}.json").write_text(json.dumps(results))
+
+    node = cluster.add_node(num_cpus=4, object_store_memory=80 << 20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(address=cluster.address, log_to_driver=False)
+        try:
+            TorchTrainer(
+                train_loop_per_worker,
+                train_loop_config={"folder": str(tmp_path)},
+                scaling_config=ScalingConfig(num_workers=2),
+                run_config=RunConfig(storage_path=str(tmp_path / "run")),
+            ).fit()
+        finally:
+            ray.shutdown()
+            cluster.remove_node(node)
+    for rank in range(2):
+        local, remote, (module, installed) = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert local == remote == made(rank)
+        assert module.startswith("stoker.")
+        assert [index for batch in installed for index in batch] == [*range(SAMPLES)]
 
 
 def _gcs(cluster: Any) -> Any:

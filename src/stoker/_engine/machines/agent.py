@@ -24,6 +24,7 @@ import numpy as np
 from stoker._engine.activity import ACTIVITY, DUTIES, PLACE
 from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.fresh_interpreter import launch
+from stoker._engine.machines import tls
 from stoker._engine.machines.remote_worker import Role
 from stoker._engine.messages import (
     Activities,
@@ -70,6 +71,7 @@ class AgentOrder(NamedTuple):
         token: what both connections begin with.
         preparation: multiprocessing's data for a new process of the trainer.
         keeps_folder: whether the working directory here is meant (`working_dir` of Ray).
+        by_ray: whether the connections are calls of Ray (`TunnelAgent`).
     """
 
     number: int
@@ -77,6 +79,11 @@ class AgentOrder(NamedTuple):
     token: bytes
     preparation: dict[str, object]
     keeps_folder: bool
+    by_ray: bool = False
+
+
+class ClosedPortError(ConnectionError):
+    """The bridge cannot be reached by a connection."""
 
 
 def versions() -> tuple[str, ...]:
@@ -92,14 +99,14 @@ class Agent:
         """Starts the worker; returns when it has ended.
 
         Raises:
-            ConnectionError: the bridge cannot be reached.
+            ClosedPortError: the bridge cannot be reached.
         """
         control = _connected(order, CONTROL)
         with contextlib.ExitStack() as undo:
             undo.callback(control.close)
             channel: Channel[ToAgent] = Channel(control)
             host = socket.gethostname()
-            address = control.getsockname()[0]
+            address = "through Ray" if order.by_ray else "TLS" if tls.is_used() else control.getsockname()[0]
             channel.send(Greeting(_node(), host, address, os.getpid(), versions()))
             data = _connected(order, DATA)
             undo.callback(data.close)
@@ -224,12 +231,21 @@ def _connected(order: AgentOrder, kind: bytes) -> socket.socket:
     try:
         connection = socket.create_connection((host, port), timeout=CONNECTING)
     except OSError as error:
-        raise ConnectionError(
+        raise ClosedPortError(
             f"host {socket.gethostname()} cannot reach the trainer at {host}:{port}: {error}. Is there a firewall "
             "between them? stoker.Ray(port=...) fixes the port to open."
         ) from None
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not order.by_ray:
+        try:
+            connection = tls.around(connection, is_server=False)
+        except (OSError, KeyError) as error:
+            raise ConnectionError(
+                f"host {socket.gethostname()} and the trainer at {host}:{port} cannot agree on TLS: {error}. Both need "
+                "RAY_USE_TLS, and certificates of the same authority (RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, "
+                "RAY_TLS_CA_CERT)."
+            ) from None
     connection.sendall(order.token + kind)
     return connection
 

@@ -12,13 +12,14 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stoker._engine.machines.agent import CONNECTING, Agent, AgentOrder
+from stoker._engine.machines.agent import CONNECTING, Agent, AgentOrder, ClosedPortError
 from stoker._engine.machines.cluster import Ray
+from stoker._engine.machines.tunnel import CALLS, Tunnel, TunnelAgent
 
 LOOK = 0.25
 """Seconds between two looks at the actors."""
@@ -43,10 +44,17 @@ class Unreachable(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The actor of this token has ended: an error, in words, or None."""
+    """The actor of this token has ended: an error, in words, or None.
+
+    Attributes:
+        again: whether another try may succeed soon, because the actor was lost with its host or process.
+        closed: whether the bridge could not be reached from its host.
+    """
 
     token: bytes
     why: str | None
+    again: bool = False
+    closed: bool = False
 
 
 class Shortage(NamedTuple):
@@ -62,6 +70,24 @@ class Draining(NamedTuple):
 
 
 Report = Draining | Connected | Unreachable | Ended | Shortage
+
+
+class Launcher(Protocol):
+    """What the bridge needs of a scheduler (`Placement`)."""
+
+    def place(self, order: AgentOrder) -> None: ...
+
+    def end(self, token: bytes) -> None: ...
+
+    def explain(self) -> None: ...
+
+    def close(self, seconds: float) -> None: ...
+
+    def drained(self) -> Sequence[Report]: ...
+
+
+Play = Callable[[bytes, list[memoryview], list[str], Callable[[], None]], Launcher]
+"""Makes the launcher of a test."""
 
 
 class Placement(threading.Thread):
@@ -119,9 +145,8 @@ class Placement(threading.Thread):
             self._tell(Unreachable(_short(error)))
             return
         self._tell(Connected(self._ray.util.get_node_ip_address()))
-        kind = self._ray.remote(Agent)
         try:
-            while self._obeys(kind, reference):
+            while self._obeys(reference):
                 self._look()
         except BaseException as error:
             self._tell(Unreachable(_short(error)))
@@ -145,7 +170,7 @@ class Placement(threading.Thread):
         )
         return ray
 
-    def _obeys(self, kind: Any, reference: Any) -> bool:
+    def _obeys(self, reference: Any) -> bool:
         """Carries out what the bridge asks for; returns whether it goes on."""
         try:
             order = self._orders.get(timeout=LOOK)
@@ -154,11 +179,17 @@ class Placement(threading.Thread):
         options = self._options
         if isinstance(order, AgentOrder):
             resources = None if options.resources is None else dict(options.resources)
-            placed = kind.options(
-                num_cpus=options.num_cpus, resources=resources, scheduling_strategy="SPREAD", max_restarts=0
+            placed = self._ray.remote(TunnelAgent if order.by_ray else Agent).options(
+                num_cpus=options.num_cpus,
+                resources=resources,
+                scheduling_strategy="SPREAD",
+                max_restarts=0,
+                **({"max_concurrency": CALLS} if order.by_ray else {}),
             )
             actor = placed.remote()
             self._actors[order.token] = actor, actor.serve.remote(reference, order)
+            if order.by_ray:
+                Tunnel(self._ray, actor, order.bridge[1])
         elif isinstance(order, bytes):
             self._kill(order)
         elif order is not None:
@@ -189,14 +220,16 @@ class Placement(threading.Thread):
             return
         ended, _ = self._ray.wait([*calls], num_returns=len(calls), timeout=0)
         for call in ended:
-            why = None
+            why, again, closed = None, False, False
             try:
                 self._ray.get(call)
             except Exception as error:  # of Ray's, or of the agent
                 why = _short(error)
+                again = isinstance(error, self._ray.exceptions.RayActorError)
+                closed = isinstance(getattr(error, "cause", None), ClosedPortError)
             token = calls[call]
             self._kill(token)
-            self._tell(Ended(token, why))
+            self._tell(Ended(token, why, again, closed))
 
     def _shortage(self) -> str:
         options, words = self._options, []
