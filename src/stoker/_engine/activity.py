@@ -31,6 +31,8 @@ class Activity(IntEnum):
     """Waiting for the sample at `Position.place`, while others are made at the same time."""
     UNPICKLING = 9
     """Unpickling the job, before its first unit."""
+    TURN = 10
+    """Waiting with a unit while the workers of other ranks of the pool work."""
 
 
 PLACE, ACTIVITY = 0, 1

@@ -86,9 +86,9 @@ class ZygoteHandle:
             if cluster is not None:  # local workers begin while the dataset is pickled for the others
                 from stoker._engine.machines.start_bridge import start_bridge  # here: it pickles
 
-                self._bridge = start_bridge(
-                    bridge[1].fileno(), self.arena, cluster, workers - rules.remote, {**parts, "assemble": assemble}
-                )
+                sent = {**parts, "assemble": assemble}
+                local = workers - rules.remote
+                self._bridge = start_bridge(bridge[1].fileno(), self.arena, cluster, local, sent, how.once)
                 undo.callback(linux.end, self._bridge)
             self.descriptor = linux.process_descriptor(self.pid)
             if self.descriptor is not None:

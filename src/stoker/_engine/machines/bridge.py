@@ -17,14 +17,24 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from stoker import errors
 from stoker._engine.backend import Failure
 from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, AgentOrder, versions
 from stoker._engine.machines.cluster import Ray
-from stoker._engine.machines.placement import Connected, Draining, Ended, Placement, Report, Shortage, Unreachable
-from stoker._engine.machines.remote import Remote
+from stoker._engine.machines.placement import (
+    Connected,
+    Draining,
+    Ended,
+    Launcher,
+    Placement,
+    Play,
+    Shortage,
+    Unreachable,
+)
+from stoker._engine.machines.pool_parts import PoolOrder, Share
+from stoker._engine.machines.remote import Remote, shown_by
 from stoker._engine.messages import (
     Broken,
     EndRemote,
@@ -56,9 +66,6 @@ TRIED_AGAIN = 1.0
 PULSES = ALONE / 5
 """Seconds between two signs of life for the agents."""
 
-STRANGER = 5.0
-"""Seconds that a new connection has to show its token."""
-
 LEAVING = 2.0
 """Seconds in which the bridge leaves the cluster."""
 
@@ -69,24 +76,8 @@ class BridgeSettings(NamedTuple):
     options: Ray
     local: int
     """Number of the workers of this machine."""
-
-
-class Launcher(Protocol):
-    """What the bridge needs of a scheduler (`Placement`)."""
-
-    def place(self, order: AgentOrder) -> None: ...
-
-    def end(self, token: bytes) -> None: ...
-
-    def explain(self) -> None: ...
-
-    def close(self, seconds: float) -> None: ...
-
-    def drained(self) -> Sequence[Report]: ...
-
-
-Play = Callable[[bytes, list[memoryview], list[str], Callable[[], None]], Launcher]
-"""Makes the launcher of a test."""
+    share: Share | None = None
+    """What this rank says to its pool, or None."""
 
 
 class Bridge:
@@ -97,19 +88,27 @@ class Bridge:
         arena: where batches go.
         settings: what it is told.
         preparation: multiprocessing's data for a new process of the trainer.
+        pool: the one that this rank shares, or None.
     """
 
     def __init__(
-        self, zygote: Channel[ToBridge], arena: ArenaFiles, settings: BridgeSettings, preparation: dict[str, object]
+        self,
+        zygote: Channel[ToBridge],
+        arena: ArenaFiles,
+        settings: BridgeSettings,
+        preparation: dict[str, object],
+        pool: PoolOrder | None = None,
     ) -> None:
         self._zygote = zygote
         self._arena = arena
         self._settings = settings
         self._preparation = preparation
+        self._pool = pool
         self._listener = _listener(settings.options.port)
         self._address: str | None = None  # of this host, as agents reach it; None until the cluster is reached
         self._launcher: Launcher | None = None
         self._remotes: dict[int, Remote] = {}
+        self._again: dict[int, tuple[float, float]] = {}  # worker → when it is placed again, and when that is too late
         self._ever = False  # whether a remote worker has started
         self._why = ""  # the latest shortage
         self._mappings: dict[int, Mapping] = {}
@@ -198,7 +197,8 @@ class Bridge:
     def _start(self, number: int) -> None:
         remote = self._remotes.get(number)
         if remote is None:
-            self._begin(number, time.monotonic() + self._settings.options.start_timeout)
+            if number not in self._again:
+                self._begin(number, time.monotonic() + self._settings.options.start_timeout)
         else:
             remote.is_wanted, remote.until = True, time.monotonic() + ASKED_AGAIN
             self._tell_started(remote)
@@ -213,7 +213,9 @@ class Bridge:
             return
         port = self._listener.getsockname()[1]
         keeps = "working_dir" in (self._settings.options.runtime_env or {})
-        self._launcher.place(AgentOrder(remote.number, (self._address, port), remote.token, self._preparation, keeps))
+        pool = None if self._pool is None else self._pool._replace(index=remote.number - self._settings.local)
+        order = AgentOrder(remote.number, (self._address, port), remote.token, self._preparation, keeps, pool)
+        self._launcher.place(order)
 
     def _tell_started(self, remote: Remote) -> None:
         if remote.is_wanted and remote.is_ready:
@@ -268,6 +270,9 @@ class Bridge:
             return
         if remote.is_ready or report.why is None:
             self._lost(remote)
+        elif report.again and remote.is_wanted and time.monotonic() < remote.until:
+            self._remove(remote)
+            self._again[remote.number] = time.monotonic() + TRIED_AGAIN / 2, remote.until
         elif self._ever:
             self._remove(remote)
             if remote.is_wanted and remote.begun + TRIED_AGAIN < time.monotonic() < remote.until:
@@ -303,17 +308,7 @@ class Bridge:
         except OSError:
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(STRANGER)
-        try:
-            shown = bytearray()
-            while len(shown) < TOKEN + 1:
-                if not (more := connection.recv(TOKEN + 1 - len(shown))):
-                    raise ConnectionError
-                shown += more
-        except OSError:
-            connection.close()
-            return
-        token, kind = bytes(shown[:TOKEN]), bytes(shown[TOKEN:])
+        token, kind = shown_by(connection)
         for remote in self._remotes.values():
             if hmac.compare_digest(remote.token, token) and kind in (CONTROL, DATA):
                 self._admit(remote, kind == CONTROL, connection)
@@ -398,6 +393,10 @@ class Bridge:
         if self._address is None and now > self._connects_by:
             self._connects_by = math.inf
             self._unreachable("it has not answered within start_timeout.")
+        for number, (at, until) in [*self._again.items()]:
+            if now >= at:
+                del self._again[number]
+                self._begin(number, until)
         asks = False
         for remote in [*self._remotes.values()]:
             if remote.control is not None and now - remote.heard > SILENT:
@@ -429,8 +428,9 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     linux.name_process("stoker-bridge")
     channel: Channel[ToBridge] = Channel(socket.socket(fileno=zygote))
     preparation = {name: value for name, value in parcel.preparation.items() if name != "authkey"}  # it stays here
-    bridge = Bridge(channel, ArenaFiles(files), settings, preparation)
     pickled, large = parcel.contents()
+    pool = None if settings.share is None else settings.share.order(settings.options.pool or "", pickled, large)
+    bridge = Bridge(channel, ArenaFiles(files), settings, preparation, pool)
     options, modules, played = settings.options, parcel.modules, settings.options.launcher
     if played is None:
         bridge.use(Placement(options, pickled, large, modules, bridge.wake))

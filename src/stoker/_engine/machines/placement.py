@@ -12,19 +12,24 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from stoker._engine.machines.agent import CONNECTING, Agent, AgentOrder
 from stoker._engine.machines.cluster import Ray
+from stoker._engine.machines.pool_agent import PoolAgent, PoolTakenError
+from stoker._engine.machines.pool_parts import PoolOrder
 
 LOOK = 0.25
 """Seconds between two looks at the actors."""
 
 BETWEEN_DRAINS = 1.0
 """Seconds between two looks for machines that are to be taken away."""
+
+RANKS = 64
+"""Most ranks of a pool: each has a thread and a process in each actor."""
 
 TELLING = 600
 """Characters of an error of Ray's that the user is told."""
@@ -43,10 +48,13 @@ class Unreachable(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The actor of this token has ended: an error, in words, or None."""
+    """The actor of this token has ended: an error, in words, or None; `again` if another try may succeed soon: the
+    actor of a pool was about to end, or has another dataset.
+    """
 
     token: bytes
     why: str | None
+    again: bool = False
 
 
 class Shortage(NamedTuple):
@@ -62,6 +70,24 @@ class Draining(NamedTuple):
 
 
 Report = Draining | Connected | Unreachable | Ended | Shortage
+
+
+class Launcher(Protocol):
+    """What the bridge needs of a scheduler (`Placement`)."""
+
+    def place(self, order: AgentOrder) -> None: ...
+
+    def end(self, token: bytes) -> None: ...
+
+    def explain(self) -> None: ...
+
+    def close(self, seconds: float) -> None: ...
+
+    def drained(self) -> Sequence[Report]: ...
+
+
+Play = Callable[[bytes, list[memoryview], list[str], Callable[[], None]], Launcher]
+"""Makes the launcher of a test."""
 
 
 class Placement(threading.Thread):
@@ -89,6 +115,7 @@ class Placement(threading.Thread):
         self._wake = wake
         self._orders: queue.SimpleQueue[AgentOrder | bytes | str | None] = queue.SimpleQueue()
         self._actors: dict[bytes, tuple[Any, Any]] = {}  # token → the actor, and the call that is its life
+        self._there: dict[bytes, Any] = {}  # token → becomes ready when the actor of a pool is there
         self._drains_at, self._draining = 0.0, frozenset[str]()
         self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self.start()
@@ -119,7 +146,7 @@ class Placement(threading.Thread):
             self._tell(Unreachable(_short(error)))
             return
         self._tell(Connected(self._ray.util.get_node_ip_address()))
-        kind = self._ray.remote(Agent)
+        kind = self._ray.remote(Agent if self._options.pool is None else PoolAgent)
         try:
             while self._obeys(kind, reference):
                 self._look()
@@ -155,10 +182,17 @@ class Placement(threading.Thread):
         if isinstance(order, AgentOrder):
             resources = None if options.resources is None else dict(options.resources)
             placed = kind.options(
-                num_cpus=options.num_cpus, resources=resources, scheduling_strategy="SPREAD", max_restarts=0
+                num_cpus=options.num_cpus,
+                resources=resources,
+                scheduling_strategy="SPREAD",
+                max_restarts=0,
+                **({} if order.pool is None else _shared(order.pool)),
             )
             actor = placed.remote()
-            self._actors[order.token] = actor, actor.serve.remote(reference, order)
+            contents = reference if order.pool is None else [reference]  # which the actor fetches where it has no other
+            self._actors[order.token] = actor, actor.serve.remote(contents, order)
+            if order.pool is not None:
+                self._there[order.token] = actor.__ray_ready__.remote()
         elif isinstance(order, bytes):
             self._kill(order)
         elif order is not None:
@@ -166,7 +200,10 @@ class Placement(threading.Thread):
         return order is not None
 
     def _kill(self, token: bytes) -> None:
-        if (found := self._actors.pop(token, None)) is not None:
+        found, there = self._actors.pop(token, None), self._there.pop(token, None)
+        if there is not None and self._ray.wait([there], timeout=0)[0]:
+            return  # other ranks use it; one for which there is no room would wait for ever
+        if found is not None:
             with contextlib.suppress(Exception):  # it has ended
                 self._ray.kill(found[0], no_restart=True)
 
@@ -189,14 +226,16 @@ class Placement(threading.Thread):
             return
         ended, _ = self._ray.wait([*calls], num_returns=len(calls), timeout=0)
         for call in ended:
-            why = None
+            why, again = None, False
             try:
                 self._ray.get(call)
             except Exception as error:  # of Ray's, or of the agent
                 why = _short(error)
+                gone = isinstance(error, self._ray.exceptions.RayActorError)
+                again = self._options.pool is not None and (gone or isinstance(error, PoolTakenError))
             token = calls[call]
             self._kill(token)
-            self._tell(Ended(token, why))
+            self._tell(Ended(token, why, again))
 
     def _shortage(self) -> str:
         options, words = self._options, []
@@ -218,6 +257,17 @@ class Placement(threading.Thread):
     def _tell(self, report: Report) -> None:
         self._reports.put(report)
         self._wake()
+
+
+def _shared(pool: PoolOrder) -> dict[str, object]:
+    """Returns the options by which the ranks of a job find one actor, of which each may be the first."""
+    return {
+        "name": f"stoker-{pool.name}-{pool.index}",
+        "namespace": "stoker",
+        "get_if_exists": True,
+        "lifetime": "detached",
+        "max_concurrency": RANKS,
+    }
 
 
 def _short(error: BaseException) -> str:

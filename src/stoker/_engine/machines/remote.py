@@ -10,6 +10,7 @@ from typing import cast
 from stoker import errors
 from stoker._engine.activity import NEW_MARK
 from stoker._engine.backend import Failure
+from stoker._engine.machines.agent import TOKEN
 from stoker._engine.machines.batch_link import BatchLink, size_behind
 from stoker._engine.messages import (
     Activities,
@@ -34,6 +35,21 @@ from stoker._engine.messages import (
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.worker import dumps
 from stoker._engine.transport.writer import Packed
+
+STRANGER = 5.0
+"""Seconds that a new connection has to show its token."""
+
+
+def shown_by(connection: socket.socket) -> tuple[bytes, bytes]:
+    """Returns the token that a new connection begins with, and its kind; nothing if it shows none."""
+    connection.settimeout(STRANGER)
+    shown = bytearray()
+    try:
+        while len(shown) < TOKEN + 1 and (more := connection.recv(TOKEN + 1 - len(shown))):
+            shown += more
+    except OSError:
+        return b"", b""
+    return bytes(shown[:TOKEN]), bytes(shown[TOKEN:])
 
 
 class Remote:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from stoker._engine.activity import IDLE, Position
+from stoker._engine.activity import IDLE, Activity, Position
 from stoker._engine.commands import (
     Command,
     Dismiss,
@@ -121,7 +121,10 @@ class RemoteWorkers:
                     events.append(StartFailed(worker, OSError(f"worker {worker} could not be started by Ray: {why}")))
                 case RemoteExited(worker, code, place, activity, stack, is_lost):
                     self._inspections.pop(worker, None)
-                    events.append(Exited(worker, code, Position.of(place, activity), stack, is_lost))
+                    position = Position.of(place, activity)
+                    if position.activity is Activity.TURN:  # with a unit that it has not begun
+                        position = IDLE
+                    events.append(Exited(worker, code, position, stack, is_lost))
                 case RemoteDrains(worker, reason):
                     events.append(Drains(worker, reason))
                 case RemoteInspected():
