@@ -18,7 +18,7 @@ import pytest
 import stoker
 from stoker.errors import WorkerStartError
 from stoker.events import Event, WorkerStalled
-from tests._engine.machines.local_cluster import _children
+from tests._engine.machines.local_cluster import children
 from tests._engine.machines.local_pool import LocalPool, agents, await_end
 
 pytestmark = pytest.mark.slow
@@ -61,13 +61,16 @@ def folder(tmp_path: Path) -> Iterator[str]:
 
 
 def loader(dataset: Any, seed: int, folder: str = "", workers: int = 0, remote: int = 1, **arguments: Any) -> Any:
+    arguments = {"shuffle": True, "seed": seed, "output": "numpy", "num_workers": workers, **arguments}
     if folder:
-        cluster = {name: arguments.pop(name) for name in ("start_timeout", "pool") if name in arguments}
-        cluster = {"pool": "p", **cluster}
-        arguments |= {"remote": LocalPool(remote, folder=folder, **cluster), "timeout": 90}
-    return stoker.DataLoader(
-        dataset, 4, seed=seed, output="numpy", shuffle=True, num_workers=workers, persistent_workers=True, **arguments
-    ) if folder else stoker.DataLoader(dataset, 4, seed=seed, output="numpy", shuffle=True, **arguments)
+        cluster = {"pool": "p"} | {name: arguments.pop(name) for name in ("start_timeout", "pool") if name in arguments}
+        arguments |= {"remote": LocalPool(remote, folder=folder, **cluster), "timeout": 90, "persistent_workers": True}
+    return stoker.DataLoader(dataset, 4, **arguments)
+
+
+def workers_of(folder: str) -> list[int]:
+    """Returns the pids of the workers in the pool."""
+    return [worker for agent in agents(folder) for process in children(agent) for worker in children(process)]
 
 
 def plain(batch: Any) -> list[Any]:
@@ -142,45 +145,39 @@ def test_another_dataset_follows_when_the_ranks_have_ended(folder: str) -> None:
 
 
 def test_sample_that_kills_its_worker_costs_the_other_rank_nothing(folder: str) -> None:
-    dataset = Pooled(kills=7)
-    only = {"sampler": [index for index in range(SAMPLES) if index != 7], "shuffle": False}
     told: list[Event] = []
-    one = stoker.DataLoader(
-        dataset, 4, seed=1, output="numpy", timeout=90, on_error="skip", max_error_rate=None,
-        remote=LocalPool(1, pool="p", folder=folder),
-    )  # fmt: skip
-    other = stoker.DataLoader(
-        dataset, 4, seed=1, output="numpy", timeout=90, on_event=told.append, **only,
-        remote=LocalPool(1, pool="p", folder=folder),
-    )  # fmt: skip
+    dataset, rest = Pooled(kills=7), [index for index in range(SAMPLES) if index != 7]
+    policy = {"on_error": "skip", "max_error_rate": None, "shuffle": False}
+    one = loader(dataset, 1, folder, **policy)
+    other = loader(dataset, 1, folder, **policy, sampler=rest, on_event=told.append)
     with pytest.warns(stoker.StokerWarning), one, other:
         first, second = by_turns(one, other)
     for batches in (first, second):
         seen = sorted(int(value) for batch in batches for value in batch[0][:, 0])
-        assert seen == [index for index in range(SAMPLES) if index != 7]
+        assert seen == rest
     assert not told
 
 
 def test_wait_for_a_turn_is_no_stall(folder: str, tmp_path: Path) -> None:
     gate, told = tmp_path / "gate", list[Event]()
     dataset = Pooled(waits=5, gate=str(gate))
-    stalled: list[Event] = []
 
     def listen(event: Event) -> None:
-        stalled.append(event)
+        told.append(event)
         gate.touch()
 
     with (
         pytest.warns(stoker.StokerWarning),
-        loader(dataset, 1, folder, stall_warning=1.0, on_event=listen, prefetch_factor=10) as one,
-        loader(dataset, 2, folder, stall_warning=0.3, on_event=told.append) as other,
+        loader(dataset, 1, folder, stall_warning=2.0, on_event=listen, shuffle=False, sampler=[5]) as one,
+        loader(dataset, 2, folder, stall_warning=0.2, on_event=told.append, shuffle=False, sampler=[1, 2]) as other,
     ):
-        iterator = iter(one)
-        next(iterator)
-        first, second = by_turns(iterator, other)
-    assert any(isinstance(event, WorkerStalled) and event.index == 5 for event in stalled)
-    assert all(event.index == 5 for event in told if isinstance(event, WorkerStalled))
-    assert [len(first), len(second)] == [9, 9]
+        first, second = iter(one), iter(other)
+        while len(workers_of(folder)) < 2:
+            time.sleep(0.01)
+        next(first)
+        next(second)
+    (stall,) = [event for event in told if isinstance(event, WorkerStalled)]
+    assert stall.index == 5
 
 
 def test_dataset_that_is_unpickled_once(folder: str) -> None:
@@ -236,9 +233,8 @@ def test_pool_outlives_a_rank_that_is_killed_and_ends_with_the_last(folder: str,
         with _program(tmp_path, folder, "2", "dies") as other:
             other.wait(60)
         assert other.returncode == -signal.SIGKILL and agents(folder) == [agent]
-        (process,) = _children(agent)
         until = time.monotonic() + 30
-        while len(_children(process)) > 1:
+        while len(workers_of(folder)) > 1:
             assert time.monotonic() < until, "the share of the killed rank is not freed"
             time.sleep(0.05)
         printed, _ = one.communicate("\n", 60)

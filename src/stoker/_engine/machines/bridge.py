@@ -270,7 +270,7 @@ class Bridge:
             return
         if remote.is_ready or report.why is None:
             self._lost(remote)
-        elif report.again and remote.is_wanted and time.monotonic() < remote.until:
+        elif report.again and remote.is_wanted and time.monotonic() + TRIED_AGAIN < remote.until:
             self._remove(remote)
             self._again[remote.number] = time.monotonic() + TRIED_AGAIN / 2, remote.until
         elif self._ever:

@@ -73,9 +73,9 @@ class PoolAgent(Agent):
             if host is not None and host.parts.digest != parts.digest and self._ranks:
                 raise PoolTakenError(
                     f"pool={order.pool.name!r} holds {host.parts.label} for {self._ranks} rank(s), and this rank sends "
-                    f"{parts.label}. Give each dataset a pool of its own name. If it is meant to be the same, the ranks "
-                    "pickle it differently: an attribute may have the rank in it (pass the whole dataset, and let the "
-                    "sampler divide it), or a set of texts, whose order differs by process (PYTHONHASHSEED=0)."
+                    f"{parts.label}. Name another pool, or send the same dataset, collate_fn, worker_init_fn, on_error "
+                    "and batch_transform. The pickles of two ranks also differ where an object holds the rank (let the "
+                    "sampler divide the dataset), or a set of texts (PYTHONHASHSEED=0)."
                 )
             if host is None or host.parts.digest != parts.digest or host.has_ended():
                 if host is not None:
