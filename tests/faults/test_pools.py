@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -109,7 +110,20 @@ def test_one_worker_of_a_process_works_at_a_time(folder: str, tmp_path: Path) ->
     lines = [line.split() for line in log.read_text().splitlines()]
     spans = sorted((float(began), float(ended)) for _, began, ended in lines)
     assert len({pid for pid, _, _ in lines}) == 2 and len(lines) == 2 * SAMPLES
-    assert all(ended <= began for (_, ended), (began, _) in zip(spans, spans[1:], strict=False))
+    assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(spans))
+
+
+def test_report_and_description_name_pool_and_share(folder: str) -> None:
+    with loader(Pooled(), 1, folder) as one, loader(Pooled(), 2, folder) as other:
+        assert "shared with the ranks that name pool='p'" in str(one.describe()) and not one.report().pool
+        by_turns(one, other)
+        until = time.monotonic() + 30
+        while (pool := one.report().pool)["ranks"] != 2 or not 0 < pool["own_seconds"] < pool["all_seconds"]:
+            assert time.monotonic() < until, pool
+            time.sleep(0.05)
+        assert pool["name"] == "p" and "'p', shared by 2 rank(s); this one has had " in str(one.report())
+        assert one.report().as_dict()["pool"]["ranks"] == 2
+        assert not loader(Pooled(), 1).report().as_dict()["pool"]
 
 
 def test_end_of_a_rank_leaves_the_others(folder: str) -> None:

@@ -135,7 +135,8 @@ def _workers(options: LoaderOptions, ledger: Ledger) -> str:
         kind = "clean interpreters, for which the dataset is unpickled once (its class declares unpickle_once)"
     remote = options.remote
     if remote is not None:
-        bound = f"; {remote.num_workers} on other machines, placed by Ray (address={remote.address!r}){bound}"
+        shared = "" if remote.pool is None else f", shared with the ranks that name pool={remote.pool!r}"
+        bound = f"; {remote.num_workers} on other machines, placed by Ray (address={remote.address!r}){shared}{bound}"
     number = options.num_workers - (0 if remote is None else remote.num_workers)
     return f"{number} processes, {kind} ({birth.why}){lives}{bound}"
 

@@ -56,16 +56,16 @@ class _Calls:
 
     def _call(self, order: AgentOrder) -> None:
         assert order.pool is not None
-        why, again = None, False
+        why, again, taken = None, False, False
         try:
-            with _reached(f"{self._folder}/{order.pool.name}-{order.pool.index}") as agent:
+            with _reached(f"{self._folder}/{order.pool.name}-{order.pool.place}") as agent:
                 agent.send((self._contents, order))
                 error = agent.recv()
             if error is not None:
-                why, again = f"{type(error).__name__}: {error}", isinstance(error, PoolTakenError)
+                why, taken = f"{type(error).__name__}: {error}", isinstance(error, PoolTakenError)
         except (OSError, EOFError):  # it was about to end
             why, again = "the agent has ended", True
-        self._reports.append(Ended(order.token, why, again))
+        self._reports.append(Ended(order.token, why, again, taken=taken))
         self._wake()
 
     def end(self, token: bytes) -> None:

@@ -46,8 +46,8 @@ from stoker._engine.fork.forked_process import Lineage, Stacks, live
 from stoker._engine.fork.native_pools import ForkDeadlockCheck
 from stoker._engine.machines.remote_workers import RemoteWorkers
 from stoker._engine.messages import (
+    AskPool,
     AskStacks,
-    AskWorkers,
     Flushing,
     FromBridge,
     FromTrainer,
@@ -56,6 +56,7 @@ from stoker._engine.messages import (
     Happened,
     HeapMarked,
     MarkingHeap,
+    Question,
     ReportAnswer,
     WorkersLocked,
 )
@@ -129,7 +130,7 @@ class Zygote:
         lineage: Lineage,
     ) -> None:
         self._trainer = channel
-        self._inquiry: Channel[AskStacks | AskWorkers] = Channel(socket.socket(fileno=ends.inquiry))
+        self._inquiry: Channel[Question] = Channel(socket.socket(fileno=ends.inquiry))
         self._trainer_descriptor = ends.trainer
         self._lifeline = ends.lifeline
         self._lineage = lineage
@@ -201,7 +202,8 @@ class Zygote:
         workers = [child.channel for child in self._children.values()]
         bridge = () if self._remote is None else (self._remote.channel,)
         all_of: tuple[
-            Channel[FromTrainer] | Channel[AskStacks | AskWorkers] | Channel[FromWorker] | Channel[FromBridge], ...
+            Channel[FromTrainer] | Channel[Question] | Channel[FromWorker] | Channel[FromBridge],
+            ...,
         ]
         all_of = (self._trainer, self._inquiry, *workers, *bridge)
         for channel in all_of:
@@ -402,6 +404,8 @@ class Zygote:
         for question in self._inquiry.receive():
             if isinstance(question, AskStacks):
                 answer: object = self._stacks_of(*self._children)
+            elif isinstance(question, AskPool):
+                answer = None if self._remote is None else self._remote.pool_use()
             else:
                 answer = [child.pid for child in self._children.values()]
             self._inquiry.send(ReportAnswer(question.number, answer))

@@ -32,6 +32,7 @@ from stoker._engine.messages import (
     EndRemote,
     Greeting,
     InspectRemote,
+    PoolUse,
     RemoteExited,
     RemoteInspected,
     ToAgent,
@@ -145,6 +146,10 @@ class WorkerProcess(ABC):
     def last_words(self) -> str:
         """Returns its last stacks."""
 
+    def use(self) -> tuple[int, float, float] | None:
+        """Returns the use of the pool's process (`PoolUse`) if it has changed."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Kills it, and gives back what was shared with it."""
@@ -235,6 +240,8 @@ def _watch(number: int, channel: Channel[ToAgent], worker: WorkerProcess) -> Non
             _await_end_of(channel)
             return
         channel.send(Activities(number, mark[PLACE], mark[ACTIVITY], mark[DUTIES]))
+        if (use := worker.use()) is not None:
+            channel.send(PoolUse(number, *use))
 
 
 def _await_end_of(channel: Channel[ToAgent]) -> None:

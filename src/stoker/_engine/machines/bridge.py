@@ -213,7 +213,7 @@ class Bridge:
             return
         port = self._listener.getsockname()[1]
         keeps = "working_dir" in (self._settings.options.runtime_env or {})
-        pool = None if self._pool is None else self._pool._replace(index=remote.number - self._settings.local)
+        pool = None if self._pool is None else self._pool._replace(place=remote.number - self._settings.local)
         order = AgentOrder(remote.number, (self._address, port), remote.token, self._preparation, keeps, pool)
         self._launcher.place(order)
 
@@ -270,10 +270,12 @@ class Bridge:
             return
         if remote.is_ready or report.why is None:
             self._lost(remote)
-        elif report.again and remote.is_wanted and time.monotonic() + TRIED_AGAIN < remote.until:
+        elif report.taken and time.monotonic() + TRIED_AGAIN >= remote.until:
+            self._end_run(f"worker {remote.number} is not shared: {report.why}")
+        elif (report.again or report.taken) and remote.is_wanted and time.monotonic() < remote.until:
             self._remove(remote)
             self._again[remote.number] = time.monotonic() + TRIED_AGAIN / 2, remote.until
-        elif self._ever:
+        elif self._ever or report.again:
             self._remove(remote)
             if remote.is_wanted and remote.begun + TRIED_AGAIN < time.monotonic() < remote.until:
                 self._begin(remote.number, remote.until)  # Ray takes a while to notice that a node is gone

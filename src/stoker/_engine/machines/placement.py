@@ -48,13 +48,17 @@ class Unreachable(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The actor of this token has ended: an error, in words, or None; `again` if another try may succeed soon: the
-    actor of a pool was about to end, or has another dataset.
+    """The actor of this token has ended: an error, in words, or None.
+
+    Attributes:
+        again: whether another try may succeed soon, because the actor was lost with its host or process.
+        taken: whether the ranks of a pool use another dataset.
     """
 
     token: bytes
     why: str | None
     again: bool = False
+    taken: bool = False
 
 
 class Shortage(NamedTuple):
@@ -226,16 +230,16 @@ class Placement(threading.Thread):
             return
         ended, _ = self._ray.wait([*calls], num_returns=len(calls), timeout=0)
         for call in ended:
-            why, again = None, False
+            why, again, taken = None, False, False
             try:
                 self._ray.get(call)
             except Exception as error:  # of Ray's, or of the agent
                 why = _short(error)
-                gone = isinstance(error, self._ray.exceptions.RayActorError)
-                again = self._options.pool is not None and (gone or isinstance(error, PoolTakenError))
+                again = isinstance(error, self._ray.exceptions.RayActorError)
+                taken = isinstance(getattr(error, "cause", None), PoolTakenError)
             token = calls[call]
             self._kill(token)
-            self._tell(Ended(token, why, again))
+            self._tell(Ended(token, why, again, taken=taken))
 
     def _shortage(self) -> str:
         options, words = self._options, []
@@ -262,7 +266,7 @@ class Placement(threading.Thread):
 def _shared(pool: PoolOrder) -> dict[str, object]:
     """Returns the options by which the ranks of a job find one actor, of which each may be the first."""
     return {
-        "name": f"stoker-{pool.name}-{pool.index}",
+        "name": f"stoker-{pool.name}-{pool.place}",
         "namespace": "stoker",
         "get_if_exists": True,
         "lifetime": "detached",

@@ -1,5 +1,5 @@
-"""The agent of a pool: an actor that the ranks of a job share, with one process that holds the dataset once, and in it a
-worker for each rank.
+"""The agent of a pool: an actor that the ranks of a job share, with a process that holds the dataset once, and in which
+each rank has a worker.
 
 Each rank has its connections, its token, and a worker of its own number; the supervisor of a rank knows nothing of
 the others. Threads: one for each rank, and one that ends the actor when no rank is left.
@@ -17,8 +17,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 from stoker._engine.activity import SIZE
 from stoker._engine.fork.forked_process import Stacks
@@ -50,7 +50,7 @@ class PoolAgent(Agent):
         self._ends_at = time.monotonic() + ALONE
         threading.Thread(target=self._end_when_alone, name="stoker-pool", daemon=True).start()
 
-    def serve(self, contents: Any, order: AgentOrder) -> None:
+    def serve(self, contents: Sequence[object], order: AgentOrder) -> None:
         """Has a worker for a rank; returns when it has ended.
 
         Args:
@@ -65,7 +65,7 @@ class PoolAgent(Agent):
             super().serve(cast("Contents", ()), order)
 
     @contextlib.contextmanager
-    def _seated(self, contents: list[Any], order: AgentOrder) -> Iterator[None]:
+    def _seated(self, contents: Sequence[object], order: AgentOrder) -> Iterator[None]:
         assert order.pool is not None
         parts = order.pool.parts
         with self._lock:
@@ -103,7 +103,7 @@ class PoolAgent(Agent):
                     os._exit(0)
 
 
-def _fetched(contents: Any) -> Contents:
+def _fetched(contents: object) -> Contents:
     """Returns the parts, out of Ray's object store where they lie there."""
     return cast("Contents", contents if isinstance(contents, tuple) else sys.modules["ray"].get(contents))
 
@@ -174,6 +174,7 @@ class _Seated(WorkerProcess):
         self._news, theirs = socket.socketpair()
         self.descriptor = self._news.fileno()
         self._pid: int | None = None
+        self._used = (0, 0.0, 0.0)
         self._is_over = False
         parts = order.pool.parts
         seat = Seat(order.number, place, preparation_for(order), parts.settings, parts.classes)
@@ -212,9 +213,11 @@ class _Seated(WorkerProcess):
         """Returns its last stacks."""
         return self._stacks.last_words(0)
 
-    def share(self) -> tuple[int, int, int]:
-        """Returns the number of ranks, and the microseconds of its turns and of all."""
-        return self._shares[0], self._shares[1], self._shares[2]
+    def use(self) -> tuple[int, float, float] | None:
+        """Returns the use of the pool's process if it has changed."""
+        use = self._shares[0], self._shares[1] / 1e6, self._shares[2] / 1e6
+        before, self._used = self._used, use
+        return None if use == before else use
 
     def close(self) -> None:
         self.end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 
@@ -28,7 +28,7 @@ class PoolParts(NamedTuple):
 class ClassNumbers:
     """cloudpickle's numbers of classes, as they are when this is pickled: behind the parts. Unpickles as a list."""
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[list[str]]]:
+    def __reduce__(self) -> tuple[type[list[str]], tuple[list[str]]]:
         cloudpickle = sys.modules["cloudpickle.cloudpickle"]
         return list, ([*cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.values()],)
 
@@ -38,13 +38,13 @@ class PoolOrder(NamedTuple):
 
     Attributes:
         name: of the pool.
-        index: of the agent in it.
+        place: of the agent in it.
         once: whether its process unpickles the dataset, for all ranks.
         parts: what the rank sends.
     """
 
     name: str
-    index: int
+    place: int
     once: bool
     parts: PoolParts
 

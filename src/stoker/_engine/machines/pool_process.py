@@ -45,8 +45,7 @@ TOLD = 1.0
 """Seconds between two records of the shares."""
 
 SHARES = 8
-"""Index of the words, in the memory of a worker's mark, for its share of the pool: ranks, microseconds of its turns, and
-of the turns of all."""
+"""Index of the words, in the memory of a worker's mark, for `PoolUse`, in microseconds."""
 
 
 class PoolPlan(NamedTuple):
@@ -122,8 +121,9 @@ class PooledWorker(RemoteWorker):
 class _Child:
     """One worker, as the process of the pool sees it."""
 
-    def __init__(self, pid: int, actor: socket.socket, turn: socket.socket, shares: memoryview) -> None:
-        self.pid, self.actor, self.turn, self.shares = pid, actor, turn, shares
+    def __init__(self, pid: int, actor: socket.socket, turn: socket.socket, shares: memoryview, before: float) -> None:
+        self.pid, self.actor, self.turn = pid, actor, turn
+        self.shares, self.before = shares, before  # seconds of turns before it was there
         self.descriptor = linux.process_descriptor(pid)
         self.is_killed = False
 
@@ -159,11 +159,12 @@ class PoolProcess:
             poll.register(self._actor, select.POLLIN)
             watched: dict[int, tuple[int, Callable[[int], None]]] = {}
             for number, child in self._children.items():
-                for descriptor, call in (
-                    (child.turn.fileno(), self._from_worker),
-                    (child.actor.fileno(), self._from_actor),
-                    (child.descriptor, self._bury),
-                ):
+                calls: dict[int | None, Callable[[int], None]] = {
+                    child.turn.fileno(): self._from_worker,
+                    child.actor.fileno(): self._from_actor,
+                    child.descriptor: self._bury,
+                }
+                for descriptor, call in calls.items():
                     if descriptor is not None:
                         poll.register(descriptor, select.POLLIN)
                         watched[descriptor] = number, call
@@ -189,7 +190,7 @@ class PoolProcess:
             for number, child in self._children.items():
                 child.shares[0] = len(self._children)
                 child.shares[1] = int(1e6 * self._turns.seconds.get(number, 0.0))
-                child.shares[2] = int(1e6 * self._turns.total)
+                child.shares[2] = int(1e6 * (self._turns.total - child.before))
 
     def _from_worker(self, number: int) -> None:
         child, words = self._children[number], b""
@@ -256,7 +257,7 @@ class PoolProcess:
         linux.die_first(pid)
         actor.send(NUMBER.pack(pid))
         self._count += 1
-        self._children[self._count] = _Child(pid, actor, ours, shares)
+        self._children[self._count] = _Child(pid, actor, ours, shares, self._turns.total)
         return None
 
     def _let_go(self) -> None:
@@ -276,7 +277,7 @@ class PoolProcess:
         def open_parts() -> JobFactory:
             parts = {**self._opened(), OWN: pickle.loads(seat.settings)}
             number_as(self._classes, seat.classes)
-            factory: JobFactory = parts.pop("assemble")(parts)  # type: ignore[operator]
+            factory: JobFactory = parts.pop("assemble")(parts)
             return factory
 
         work(lambda: works.open(source_of(role, open_parts)), works.bye, stacks)
