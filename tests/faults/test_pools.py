@@ -18,7 +18,7 @@ import pytest
 
 import stoker
 from stoker.errors import WorkerStartError
-from stoker.events import Event, WorkerStalled
+from stoker.events import Event
 from tests._engine.machines.local_cluster import children
 from tests._engine.machines.local_pool import LocalPool, agents, await_end
 
@@ -170,28 +170,6 @@ def test_sample_that_kills_its_worker_costs_the_other_rank_nothing(folder: str) 
         seen = sorted(int(value) for batch in batches for value in batch[0][:, 0])
         assert seen == rest
     assert not told
-
-
-def test_wait_for_a_turn_is_no_stall(folder: str, tmp_path: Path) -> None:
-    gate, told = tmp_path / "gate", list[Event]()
-    dataset = Pooled(waits=5, gate=str(gate))
-
-    def listen(event: Event) -> None:
-        told.append(event)
-        gate.touch()
-
-    with (
-        pytest.warns(stoker.StokerWarning),
-        loader(dataset, 1, folder, stall_warning=2.0, on_event=listen, shuffle=False, sampler=[5]) as one,
-        loader(dataset, 2, folder, stall_warning=0.2, on_event=told.append, shuffle=False, sampler=[1, 2]) as other,
-    ):
-        first, second = iter(one), iter(other)
-        while len(workers_of(folder)) < 2:
-            time.sleep(0.01)
-        next(first)
-        next(second)
-    (stall,) = [event for event in told if isinstance(event, WorkerStalled)]
-    assert stall.index == 5
 
 
 def test_dataset_that_is_unpickled_once(folder: str) -> None:
