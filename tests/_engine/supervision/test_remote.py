@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from stoker._engine import messages
 from stoker._engine.activity import IDLE, Activity, Position, sample
-from stoker._engine.commands import Dismiss, Drains, Exited, Heard, Inspect, Inspected, Kill, Spawn, Started, StartFailed
+from stoker._engine.commands import (
+    Dismiss,
+    Drains,
+    Exited,
+    Heard,
+    Inspect,
+    Inspected,
+    Kill,
+    Spawn,
+    Started,
+    StartFailed,
+)
 from stoker._engine.process.deadlines import HELD_BACK
 from tests._engine.test_supervisor import Machine
 

@@ -28,8 +28,8 @@ LOOK = 0.25
 BETWEEN_DRAINS = 1.0
 """Seconds between two looks for machines that are to be taken away."""
 
-RANKS = 64
-"""Most ranks of a pool: each has a thread and a process in each actor."""
+RANKS, SERVING = 64, "serving"
+"""Most ranks of a pool: each has a process in each actor, and a thread. Ray's name for these threads."""
 
 TELLING = 600
 """Characters of an error of Ray's that the user is told."""
@@ -150,7 +150,9 @@ class Placement(threading.Thread):
             self._tell(Unreachable(_short(error)))
             return
         self._tell(Connected(self._ray.util.get_node_ip_address()))
-        kind = self._ray.remote(Agent if self._options.pool is None else PoolAgent)
+        kind = self._ray.remote(Agent)
+        if self._options.pool is not None:
+            kind = self._ray.remote(concurrency_groups={SERVING: RANKS})(PoolAgent)
         try:
             while self._obeys(kind, reference):
                 self._look()
@@ -193,9 +195,11 @@ class Placement(threading.Thread):
                 **({} if order.pool is None else _shared(order.pool)),
             )
             actor = placed.remote()
-            contents = reference if order.pool is None else [reference]  # which the actor fetches where it has no other
-            self._actors[order.token] = actor, actor.serve.remote(contents, order)
-            if order.pool is not None:
+            if order.pool is None:
+                self._actors[order.token] = actor, actor.serve.remote(reference, order)
+            else:  # it fetches what the reference names where it has no other
+                serve = actor.serve.options(concurrency_group=SERVING)
+                self._actors[order.token] = actor, serve.remote([reference], order)
                 self._there[order.token] = actor.__ray_ready__.remote()
         elif isinstance(order, bytes):
             self._kill(order)
@@ -270,7 +274,6 @@ def _shared(pool: PoolOrder) -> dict[str, object]:
         "namespace": "stoker",
         "get_if_exists": True,
         "lifetime": "detached",
-        "max_concurrency": RANKS,
     }
 
 
