@@ -158,7 +158,7 @@ def test_another_dataset_follows_when_the_ranks_have_ended(folder: str) -> None:
         assert sorted(np.concatenate([*other]).tolist()) == [*range(8)] and agents(folder) == living
 
 
-def test_sample_that_kills_its_worker_costs_the_other_rank_nothing(folder: str) -> None:
+def test_deadly_sample_costs_the_other_rank_nothing(folder: str) -> None:
     told: list[Event] = []
     dataset, rest = Pooled(kills=7), [index for index in range(SAMPLES) if index != 7]
     policy = {"on_error": "skip", "max_error_rate": None, "shuffle": False}
@@ -218,7 +218,7 @@ def _program(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_pool_outlives_a_rank_that_is_killed_and_ends_with_the_last(folder: str, tmp_path: Path) -> None:
+def test_pool_outlives_a_killed_rank_and_ends_with_the_last(folder: str, tmp_path: Path) -> None:
     with _program(tmp_path, folder, "1", "waits") as one:
         assert one.stdout is not None and one.stdout.readline() == "begun\n"
         (agent,) = agents(folder)

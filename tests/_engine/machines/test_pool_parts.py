@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from stoker._engine.machines.pool_parts import Share, number_as
+from stoker._engine.machines.pool_parts import RankParts, number_as
 
 FIRST, SECOND = "0123456789abcdef" * 2, "fedcba9876543210" * 2
 
 
 def digest(pickled: bytes, *large: bytes, numbers: tuple[str, ...] = ()) -> str:
-    share = Share(False, "m.Kind", b"settings", numbers)
+    share = RankParts(False, "m.Kind", b"settings", numbers)
     return share.order("pool", pickled, [memoryview(view) for view in large]).parts.digest
 
 
@@ -31,7 +31,9 @@ def test_numbers_of_classes_count_by_their_places() -> None:
 
 
 def test_label_names_class_size_and_digest() -> None:
-    order = Share(True, "m.Kind", b"own", (SECOND, FIRST)).order("p", f"{FIRST}{SECOND}".encode(), [memoryview(b"xyz")])
+    order = RankParts(True, "m.Kind", b"own", (SECOND, FIRST)).order(
+        "p", f"{FIRST}{SECOND}".encode(), [memoryview(b"xyz")]
+    )
     assert order.parts.label == f"m.Kind (67 bytes, digest {order.parts.digest[:8]})"
     assert order.parts.classes == (FIRST, SECOND) and order.parts.settings == b"own" and order.once
 

@@ -113,11 +113,11 @@ class Agent:
             data.close()
             _watch(order.number, channel, worker)
 
-    def _worker(self, contents: Contents, order: AgentOrder, data: socket.socket, place: str) -> WorkerProcess:
+    def _worker(self, contents: Contents, order: AgentOrder, data: socket.socket, place: str) -> AgentsWorker:
         return _Child(contents, order, data, place)
 
 
-class WorkerProcess(ABC):
+class AgentsWorker(ABC):
     """The worker process, and what its agent shares with it.
 
     Attributes:
@@ -155,7 +155,7 @@ class WorkerProcess(ABC):
         """Kills it, and gives back what was shared with it."""
 
 
-class _Child(WorkerProcess):
+class _Child(AgentsWorker):
     """A worker that the agent has started."""
 
     def __init__(self, contents: Contents, order: AgentOrder, data: socket.socket, place: str) -> None:
@@ -215,7 +215,7 @@ class _Child(WorkerProcess):
             os.close(self.descriptor)
 
 
-def _watch(number: int, channel: Channel[ToAgent], worker: WorkerProcess) -> None:
+def _watch(number: int, channel: Channel[ToAgent], worker: AgentsWorker) -> None:
     """Tells the bridge of the worker, until it has ended or the bridge has."""
     mark, heard = worker.marks.of(0), time.monotonic()
     poll = select.poll()

@@ -33,7 +33,7 @@ from stoker._engine.machines.placement import (
     Shortage,
     Unreachable,
 )
-from stoker._engine.machines.pool_parts import PoolOrder, Share
+from stoker._engine.machines.pool_parts import PoolOrder, RankParts
 from stoker._engine.machines.remote import Remote, shown_by
 from stoker._engine.messages import (
     Broken,
@@ -76,7 +76,7 @@ class BridgeSettings(NamedTuple):
     options: Ray
     local: int
     """Number of the workers of this machine."""
-    share: Share | None = None
+    share: RankParts | None = None
     """What this rank says to its pool, or None."""
 
 

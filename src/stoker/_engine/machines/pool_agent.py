@@ -23,7 +23,7 @@ from typing import cast
 from stoker._engine.activity import SIZE
 from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.fresh_interpreter import launch
-from stoker._engine.machines.agent import ALONE, Agent, AgentOrder, Contents, WorkerProcess, preparation_for
+from stoker._engine.machines.agent import ALONE, Agent, AgentOrder, AgentsWorker, Contents, preparation_for
 from stoker._engine.machines.pool_process import END, NUMBER, SHARES, SIZE_OF, PoolPlan, Seat
 from stoker._engine.process import linux
 from stoker._engine.process.deadlines import REAP
@@ -89,7 +89,7 @@ class PoolAgent(Agent):
                 self._ranks -= 1
                 self._ends_at = time.monotonic() + LINGERS
 
-    def _worker(self, contents: Contents, order: AgentOrder, data: socket.socket, place: str) -> WorkerProcess:
+    def _worker(self, contents: Contents, order: AgentOrder, data: socket.socket, place: str) -> AgentsWorker:
         assert self._host is not None
         return _Seated(self._host, order, data, place)
 
@@ -161,7 +161,7 @@ class PoolHost:
         os.close(self._lifeline)
 
 
-class _Seated(WorkerProcess):
+class _Seated(AgentsWorker):
     """The worker of one rank, which the process of the pool has forked."""
 
     def __init__(self, host: PoolHost, order: AgentOrder, data: socket.socket, place: str) -> None:

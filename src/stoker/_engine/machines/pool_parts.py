@@ -49,7 +49,7 @@ class PoolOrder(NamedTuple):
     parts: PoolParts
 
 
-class Share(NamedTuple):
+class RankParts(NamedTuple):
     """What a rank says to its pool, beside the parts.
 
     Attributes:

@@ -118,7 +118,7 @@ class PooledWorker(RemoteWorker):
             raise process_setup.Leaving(1) from None
 
 
-class _Child:
+class _Tenant:
     """One worker, as the process of the pool sees it."""
 
     def __init__(self, pid: int, actor: socket.socket, turn: socket.socket, shares: memoryview, before: float) -> None:
@@ -148,7 +148,7 @@ class PoolProcess:
         self._opened = opened
         self._classes = classes
         self._turns = Turns()
-        self._children: dict[int, _Child] = {}  # by the number in which they were forked
+        self._children: dict[int, _Tenant] = {}  # by the number in which they were forked
         self._count = 0
         self._told_at = 0.0
 
@@ -257,7 +257,7 @@ class PoolProcess:
         linux.die_first(pid)
         actor.send(NUMBER.pack(pid))
         self._count += 1
-        self._children[self._count] = _Child(pid, actor, ours, shares, self._turns.total)
+        self._children[self._count] = _Tenant(pid, actor, ours, shares, self._turns.total)
         return None
 
     def _let_go(self) -> None:

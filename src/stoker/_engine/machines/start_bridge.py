@@ -10,7 +10,7 @@ from stoker._engine.backends import OWN, Parts
 from stoker._engine.fork.fresh_interpreter import start
 from stoker._engine.machines.bridge import BridgeSettings
 from stoker._engine.machines.cluster import Ray
-from stoker._engine.machines.pool_parts import ClassNumbers, Share
+from stoker._engine.machines.pool_parts import ClassNumbers, RankParts
 from stoker._engine.transport.segments import ArenaFiles
 from stoker.errors import CannotSendError
 
@@ -35,7 +35,7 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
     share = None
     if cluster.pool is not None:  # the ranks send the same but for their settings
         own, kind = pickle.dumps(parts[OWN]), type(parts["dataset"])
-        share = Share(once, f"{kind.__module__}.{kind.__qualname__}", own, ClassNumbers())
+        share = RankParts(once, f"{kind.__module__}.{kind.__qualname__}", own, ClassNumbers())
         parts = {name: part for name, part in parts.items() if name != OWN}
     settings = BridgeSettings(cluster, local, share)
     try:
