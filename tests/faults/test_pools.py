@@ -136,6 +136,19 @@ def test_end_of_a_rank_leaves_the_others(folder: str) -> None:
     assert batches == model(1)
 
 
+def test_ranks_that_leave_while_they_start(folder: str) -> None:
+    with loader(Pooled(), 1, folder) as one:
+        iterator = iter(one)
+        batches = [plain(next(iterator))]
+        for count in range(3):
+            with loader(Pooled(), 2, folder) as other:
+                iter(other)
+                while len(workers_of(folder)) < 1 + min(count, 1):
+                    time.sleep(0.01)
+        batches += [plain(batch) for batch in iterator]
+    assert batches == model(1)
+
+
 def test_another_dataset_is_an_error_that_names_both(folder: str) -> None:
     with loader(Pooled(), 1, folder) as one:
         next(iter(one))
@@ -170,6 +183,18 @@ def test_deadly_sample_costs_the_other_rank_nothing(folder: str) -> None:
         seen = sorted(int(value) for batch in batches for value in batch[0][:, 0])
         assert seen == rest
     assert not told
+
+
+@pytest.mark.filterwarnings("ignore:DataLoader worker .* is killed by signal:stoker.StokerWarning")
+def test_process_of_a_pool_that_is_killed_is_replaced(folder: str) -> None:
+    with loader(Pooled(), 1, folder) as one, loader(Pooled(), 2, folder) as other:
+        iterators = iter(one), iter(other)
+        made = [[plain(next(iterator))] for iterator in iterators]
+        (process,) = children(agents(folder)[0])
+        os.kill(process, signal.SIGKILL)
+        for batches, rest in zip(made, by_turns(*iterators), strict=True):
+            batches += map(plain, rest)
+    assert made == [model(1), model(2)]
 
 
 def test_dataset_that_is_unpickled_once(folder: str) -> None:

@@ -110,7 +110,7 @@ class Bridge:
         self._remotes: dict[int, Remote] = {}
         self._again: dict[int, tuple[float, float]] = {}  # worker → when it is placed again, and when that is too late
         self._ever = False  # whether a remote worker has started
-        self._why = ""  # the latest shortage
+        self._moves: dict[int, int] = {}  # worker → how often its machine was to be taken away
         self._mappings: dict[int, Mapping] = {}
         self._ours, self._theirs = socket.socketpair()  # wakes the loop
         self._ours.setblocking(False)
@@ -213,7 +213,8 @@ class Bridge:
             return
         port = self._listener.getsockname()[1]
         keeps = "working_dir" in (self._settings.options.runtime_env or {})
-        pool = None if self._pool is None else self._pool._replace(place=remote.number - self._settings.local)
+        number, moves = remote.number - self._settings.local, self._moves.get(remote.number, 0)
+        pool = None if self._pool is None else self._pool.at(number, moves)
         order = AgentOrder(remote.number, (self._address, port), remote.token, self._preparation, keeps, pool)
         self._launcher.place(order)
 
@@ -261,6 +262,7 @@ class Bridge:
         for remote in self._remotes.values():
             if remote.node in nodes and remote.is_ready and not (remote.is_wanted or remote.drains):
                 remote.drains = True
+                self._moves[remote.number] = self._moves.get(remote.number, 0) + 1
                 why = "its machine is to be taken away, and gets no new batch"
                 self._zygote.send(RemoteDrains(remote.number, why))
 

@@ -38,15 +38,21 @@ class PoolOrder(NamedTuple):
 
     Attributes:
         name: of the pool.
-        place: of the agent in it.
+        place: of the agent in it, as part of its name.
         once: whether its process unpickles the dataset, for all ranks.
         parts: what the rank sends.
     """
 
     name: str
-    place: int
+    place: str
     once: bool
     parts: PoolParts
+
+    def at(self, place: int, moves: int) -> PoolOrder:
+        """Returns the order for the agent of this place. It has another name for each move from a machine that is to be
+        taken away, so that it is not the one there.
+        """
+        return self._replace(place=f"{place}-{moves}" if moves else f"{place}")
 
 
 class RankParts(NamedTuple):
@@ -78,7 +84,7 @@ class RankParts(NamedTuple):
             digest.update(view)
         size, short = len(pickled) + sum(view.nbytes for view in large), digest.hexdigest()
         label = f"{self.kind} ({size:,} bytes, digest {short[:8]})"
-        return PoolOrder(name, 0, self.once, PoolParts(short, label, self.settings, classes))
+        return PoolOrder(name, "", self.once, PoolParts(short, label, self.settings, classes))
 
 
 def number_as(theirs: Sequence[str], own: Sequence[str]) -> None:

@@ -255,7 +255,8 @@ class PoolProcess:
             actor.close()
             return None
         linux.die_first(pid)
-        actor.send(NUMBER.pack(pid))
+        with contextlib.suppress(OSError):  # the rank has left meanwhile: its end is read below
+            actor.send(NUMBER.pack(pid))
         self._count += 1
         self._children[self._count] = _Tenant(pid, actor, ours, shares, self._turns.total)
         return None
