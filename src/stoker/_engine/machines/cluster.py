@@ -82,6 +82,9 @@ class Ray:
             if value is not None and not isinstance(value, Mapping):
                 raise TypeError(f"{name} should be a mapping or None, but got {name}={value!r}")
 
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update({"pool": None, **state})  # a pickle of before has none
+
     def check_installed(self) -> None:
         """Raises MissingExtraError where Ray is not installed. Does not import it."""
         if (ray := importlib.util.find_spec("ray")) is None or ray.origin is None:  # a folder, as Ray's own in /tmp
