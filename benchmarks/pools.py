@@ -1,8 +1,8 @@
 """How do the supervisors of several ranks divide the workers of a pool?
 
 A simulation with a played clock: the supervisor of each rank (`stoker._engine.supervisor`) and the turns of each
-process of the pool (`stoker._engine.machines.turns`) are the real ones; workers, trainers and network are played. A
-message takes 0.2 ms, a unit 20 ms in the median (a log-normal time), and each worker of each rank has at most two units
+process of the pool (`stoker._engine.machines.pool.turns`) are the real ones; workers, trainers and network are played.
+A message takes 0.2 ms, a unit 20 ms in the median (a log-normal time), and each worker of each rank has at most two units
 ahead. 8 ranks run for 20 s of the played clock.
 
 Rivals: one pool of all workers, and an eighth of them for each rank alone. Cases: ranks that take all that they can
@@ -101,7 +101,7 @@ class Process:
     """A process of the pool: the workers of the ranks make their units by turns."""
 
     def __init__(self, clock: Clock) -> None:
-        from stoker._engine.machines.turns import Turns
+        from stoker._engine.machines.pool.turns import Turns
 
         self._clock, self._turns = clock, Turns()
         self._waiting: dict[int, tuple[float, Callable[[], None]]] = {}

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from stoker._engine.machines import pool_agent
 from stoker._engine.machines.agent import AgentOrder
 from stoker._engine.machines.placement import Connected, Ended, Report, Shortage
-from stoker._engine.machines.pool_agent import PoolAgent, PoolTakenError
+from stoker._engine.machines.pool import pool_agent
+from stoker._engine.machines.pool.pool_agent import PoolAgent, PoolTakenError
 from tests._engine.machines.local_cluster import HERE, LocalCluster
 
 LINGERS = 1.0

@@ -15,7 +15,7 @@ from stoker._engine.machines.agent import CONTROL, DATA, AgentOrder, versions
 from stoker._engine.machines.bridge import Bridge, BridgeSettings
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.placement import Connected, Draining, Ended, Report, Shortage, Unreachable
-from stoker._engine.machines.pool_parts import PoolOrder, PoolParts
+from stoker._engine.machines.pool.pool_parts import PoolOrder, PoolParts
 from stoker._engine.messages import (
     Activities,
     Broken,

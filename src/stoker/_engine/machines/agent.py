@@ -25,7 +25,7 @@ import numpy as np
 from stoker._engine.activity import ACTIVITY, DUTIES, PLACE
 from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.fresh_interpreter import launch
-from stoker._engine.machines.pool_parts import PoolOrder
+from stoker._engine.machines.pool.pool_parts import PoolOrder
 from stoker._engine.machines.remote_worker import Role
 from stoker._engine.messages import (
     Activities,

@@ -33,7 +33,7 @@ from stoker._engine.machines.placement import (
     Shortage,
     Unreachable,
 )
-from stoker._engine.machines.pool_parts import PoolOrder, RankParts
+from stoker._engine.machines.pool.pool_parts import PoolOrder, RankParts
 from stoker._engine.machines.remote import Remote, shown_by
 from stoker._engine.messages import (
     Broken,

@@ -19,8 +19,8 @@ import numpy as np
 
 from stoker._engine.machines.agent import CONNECTING, Agent, AgentOrder
 from stoker._engine.machines.cluster import Ray
-from stoker._engine.machines.pool_agent import PoolAgent, PoolTakenError
-from stoker._engine.machines.pool_parts import PoolOrder
+from stoker._engine.machines.pool.pool_agent import PoolAgent, PoolTakenError
+from stoker._engine.machines.pool.pool_parts import PoolOrder
 
 LOOK = 0.25
 """Seconds between two looks at the actors."""

@@ -10,7 +10,7 @@ from stoker._engine.backends import OWN, Parts
 from stoker._engine.fork.fresh_interpreter import start
 from stoker._engine.machines.bridge import BridgeSettings
 from stoker._engine.machines.cluster import Ray
-from stoker._engine.machines.pool_parts import ClassNumbers, RankParts
+from stoker._engine.machines.pool.pool_parts import ClassNumbers, RankParts
 from stoker._engine.transport.segments import ArenaFiles
 from stoker.errors import CannotSendError
 

@@ -24,7 +24,7 @@ from stoker._engine.activity import SIZE
 from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.fresh_interpreter import launch
 from stoker._engine.machines.agent import ALONE, Agent, AgentOrder, AgentsWorker, Contents, preparation_for
-from stoker._engine.machines.pool_process import END, NUMBER, SHARES, SIZE_OF, PoolPlan, Seat
+from stoker._engine.machines.pool.pool_process import END, NUMBER, SHARES, SIZE_OF, PoolPlan, Seat
 from stoker._engine.process import linux
 from stoker._engine.process.deadlines import REAP
 from stoker._engine.serialize.payload import Block, Head
@@ -124,7 +124,7 @@ class PoolHost:
         stream, buffers = Block(), Block()
         stream.write(pickled.data)
         head = Head(
-            entry="stoker._engine.machines.pool_process:run",
+            entry="stoker._engine.machines.pool.pool_process:run",
             fds=[theirs.fileno(), lifeline],
             shared=[],
             preparation=preparation_for(order),

@@ -24,9 +24,9 @@ from typing import NamedTuple, TypeVar
 from stoker._engine.activity import ACTIVITY, Activity, Mark
 from stoker._engine.backend import JobFactory
 from stoker._engine.backends import OWN, Parts
-from stoker._engine.machines.pool_parts import number_as
+from stoker._engine.machines.pool.pool_parts import number_as
+from stoker._engine.machines.pool.turns import Turns
 from stoker._engine.machines.remote_worker import RemoteWorker, Role, set_up, source_of
-from stoker._engine.machines.turns import Turns
 from stoker._engine.messages import FromWorker, SlotGiven, ToWorker, Unit, UnitDone
 from stoker._engine.process import linux, process_setup
 from stoker._engine.process.channel import Channel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker._engine.machines.turns import LONGEST, Turns
+from stoker._engine.machines.pool.turns import LONGEST, Turns
 
 
 def simulate(seconds: dict[int, float], until: float, pause: float = 0.0) -> dict[int, int]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stoker._engine.machines.pool_parts import RankParts, number_as
+from stoker._engine.machines.pool.pool_parts import RankParts, number_as
 
 FIRST, SECOND = "0123456789abcdef" * 2, "fedcba9876543210" * 2
 
