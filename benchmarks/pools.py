@@ -2,8 +2,8 @@
 
 A simulation with a played clock: the supervisor of each rank (`stoker._engine.supervisor`) and the turns of each
 process of the pool (`stoker._engine.machines.pool.turns`) are the real ones; workers, trainers and network are played.
-A message takes 0.2 ms, a unit 20 ms in the median (a log-normal time), and each worker of each rank has at most two units
-ahead. 8 ranks run for 20 s of the played clock.
+A message takes 0.2 ms, a unit 20 ms in the median (a log-normal time), and each worker of each rank has at most two
+units ahead. 8 ranks run for 20 s of the played clock.
 
 Rivals: one pool of all workers, and an eighth of them for each rank alone. Cases: ranks that take all that they can
 get; ranks of which half pause, as in a validation; ranks whose units cost up to twice as much as those of others, and
