@@ -250,6 +250,9 @@ class LoaderHooks(Observer):
             finally:
                 recorder.mark = outside
             got = clock()
+            taken = getattr(self_, "_num_yielded", 1)
+            if taken & (taken - 1) == 0 and (copies := getattr(self_, "copies", None)):  # a loop may end no epoch
+                recorder.note({"loader": record.loader, "copies": copies})
             first = batch[0] if type(batch) is list and batch else batch
             if type(first) is record.counted:
                 try:

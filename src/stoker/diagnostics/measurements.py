@@ -65,7 +65,7 @@ class MeasuredLoader:
         noted: notes of the samples of some epochs, as they were written.
         faults: of its samples and workers.
         chosen: the number of workers that `--auto` has chosen, in words.
-        copies: of its batches to devices up to the end of its latest epoch (`Report.copies`).
+        copies: of its batches to devices, up to the end of its latest epoch or later (`Report.copies`).
     """
 
     about: dict[str, Any]

@@ -130,7 +130,8 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
             if samples wait and the CPUs idle), and sets the attribute to it. The batches do not depend on the number.
         prefetch_factor: batches ahead for each worker (default 2, or as many as its threads or `concurrency` need).
             Each takes memory for one batch. If a batch takes over 50 ms and all workers share each one,
-            `prefetch_factor` + 1 in all.
+            `prefetch_factor` + 1 in all. By default, batches that take under a millisecond are made up to 32 ahead for
+            each worker, and 2 MB of them.
         persistent_workers: workers, and their copy of the dataset, live as long as the loader.
         threads_per_worker: threads that call `dataset[index]` in each worker process, for samples whose work releases
             the GIL or waits: files, networks, decoding. The dataset must allow calls from several threads at once, and
@@ -324,6 +325,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         options = replace(options, auto_collation=batch_sampler is not None)
         if number > 0 and prefetch_factor is None:
             options = replace(options, prefetch_factor=max(2, options.units_at_once))
+        options = replace(options, prefetch_is_given=prefetch_factor is not None)
         if collate_fn is None:
             collate_fn = collate.default_collate if options.auto_collation else collate.default_convert
         options = replace(options, collate_fn=collate_fn)

@@ -246,10 +246,11 @@ class Zygote:
                     child.is_killed = True
                     linux.kill(child.pid)
             case Inspect(number, unit, seconds):
-                position, stack = self._marks.read(number), self._stacks_of(number)
+                position, in_hand = self._marks.read(number), self._marks.in_hand(number)
+                stack = self._stacks_of(number)
                 child = self._children[number]  # meanwhile it may have answered
                 events = [Heard(number, message) for message in child.channel.receive()]
-                self._handle([Inspected(number, unit, seconds, position, stack), *events])
+                self._handle([Inspected(number, unit, seconds, position, stack, in_hand), *events])
             case CheckLocks():
                 pids = [self._children[number].pid for number in command.workers if number in self._children]
                 if pids and self._deadlock_check.shows(pids, time.monotonic()):
@@ -346,7 +347,8 @@ class Zygote:
         status = linux.reap(child.pid, REAP)
         if went_on and not child.is_killed and status == -signal.SIGKILL:
             status = linux.CLOSED
-        self._handle([Exited(number, status, position, self._stacks.last_words(number))])
+        last_words, in_hand = self._stacks.last_words(number), self._marks.in_hand(number)
+        self._handle([Exited(number, status, position, last_words, in_hand=in_hand)])
 
     def _end(self) -> NoReturn:
         """Ends the workers and this process: the idle at once, the busy after a moment, later those with duties."""

@@ -183,14 +183,25 @@ class Report:
         return f"{count:,}: {'the latest ' if count > len(latest) else ''}{shown}"
 
 
-def copies_in_words(copies: Mapping[str, float]) -> str:
-    """Returns a sentence on the copies of batches to devices."""
+def copies_in_words(copies: Mapping[str, float], bus: float | None = None) -> str:
+    """Returns a sentence on the copies of batches to devices.
+
+    Args:
+        copies: `Report.copies`.
+        bus: bytes in a second that the devices' link carries, if that is known.
+    """
     text = f"{_size(int(copies['bytes']))} of {int(copies['batches']):,} batches were copied to the device"
     if copies["staged"]:
         text += f", {copies['staged'] / copies['bytes']:.0%} of them through pinned memory"
+    if copies.get("decoded"):
+        by_cpu = int(copies["decoded_by_cpu"])
+        text += f"; {int(copies['decoded']):,} images were decoded there" + (f", but for {by_cpu:,}" if by_cpu else "")
     if copies["seconds"] > 0:
         hidden = 1 - min(1.0, copies["stalled"] / copies["seconds"])
-        text += f"; {copies['timed'] / copies['seconds'] / 1e9:,.1f} GB/s, {hidden:.0%} of the time beside the step"
+        of_bus = "" if bus is None else f" of the {bus / 1e9:.0f} of its bus"
+        text += (
+            f"; {copies['timed'] / copies['seconds'] / 1e9:,.1f} GB/s{of_bus}, {hidden:.0%} of the time beside the step"
+        )
     return text
 
 
