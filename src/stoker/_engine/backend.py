@@ -392,6 +392,9 @@ class EventSink(Protocol):
     def unpickled(self, seconds: float, size: int) -> None:
         """Records that a worker unpickled its own copy of the job: the seconds it took, and the bytes of its memory."""
 
+    def came_from(self, machine: str, size: int) -> None:
+        """Records that a batch of this many bytes has come from another machine."""
+
 
 class Capabilities(NamedTuple):
     """The capabilities of a backend.
@@ -500,7 +503,7 @@ class Backend(ABC):
 
     @property
     def grown(self) -> int:
-        """Number of workers after growth; 0 before any growth."""
+        """Number of workers after growth; 0 before any growth. It may fall where workers come and go by demand."""
         return 0
 
     def cpu_seconds(self) -> dict[int, float]:

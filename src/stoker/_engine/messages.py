@@ -320,9 +320,10 @@ class Delivery(NamedTuple):
 
 
 class WorkerPids(NamedTuple):
-    """The pids of the workers that have been started."""
+    """The pids of the workers that have been started; of those on other machines, by number, the machine."""
 
     pids: list[int]
+    machines: dict[int, str] = {}  # noqa: RUF012 - never written
 
 
 class Starved(NamedTuple):
@@ -577,12 +578,15 @@ class Greeting(NamedTuple):
 
 
 class Activities(NamedTuple):
-    """The mark of a worker, and whether it has duties at its end. A sign of life of its host."""
+    """The mark of a worker, whether it has duties at its end, and the time by the clock of timings there. A sign of
+    life of its host.
+    """
 
     worker: int
     place: int
     activity: int
     duties: int
+    clock: float | None = None
 
 
 class PoolUse(NamedTuple):

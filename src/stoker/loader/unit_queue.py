@@ -363,8 +363,8 @@ class Prefetch:
     def most(self, backend: Backend) -> int:
         """Returns the number of units that may be under way: fewer if workers share each, more if runs are cheap."""
         self._are_shared = backend.shares is True
-        if backend.grown > self._workers:
-            self._reckon(backend.grown)
+        if (grown := backend.grown) > self._workers or (grown and grown != self._workers and self._options.on_demand):
+            self._reckon(grown)
         if (run := self.run(backend)) > 1:
             return self._most if self._options.counts_batches else max(self._most, AHEAD * run * self._workers)
         if not self._shares or self._is_whole:

@@ -135,6 +135,7 @@ class ProcessBackend(Backend):
         self._shares: bool | None = None  # whether workers share units
         self._lease: Lease | None = None  # of the batch that was opened last
         self._fork_deadlocks = 0
+        self._machines: dict[int, str] = {}  # of the workers that are elsewhere
         self._ever_worked = False
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, end_all, self._lives)
@@ -203,6 +204,11 @@ class ProcessBackend(Backend):
     def grow(self, workers: int) -> None:
         self._grown_to = workers
         self._life.channel.send(Grow(workers))
+
+    @property
+    def grown(self) -> int:
+        rules = self._rules
+        return max(1, self._workers - rules.remote + len(self._machines)) if rules.on_demand else 0
 
     @property
     def workers_there(self) -> int:
@@ -388,7 +394,7 @@ class ProcessBackend(Backend):
             case Delivery():
                 self._take(message)
             case WorkerPids():
-                self._life.workers = message.pids
+                self._life.workers, self._machines = message
                 self._ever_worked = True
             case Starved():
                 self._was_starved = True
@@ -432,6 +438,9 @@ class ProcessBackend(Backend):
         for answer in answers_of(message, report):
             self._units.pop(answer.unit, None)
             if answer.kind == "batch":
+                if (machine := self._machines.get(message.worker)) is not None:
+                    packed = cast("tuple[object, Packed]", answer.value)[1]
+                    self._event_sink.came_from(machine, Written.size_of(packed))
                 self._life.unopened += 1
                 answer.value = (self._life, *cast("tuple[object, ...]", answer.value))
             if answer.unit < self._dropped_below:

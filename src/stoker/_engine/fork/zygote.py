@@ -6,6 +6,7 @@ keeps units until they are delivered.
 
 from __future__ import annotations
 
+import functools
 import os
 import selectors
 import signal
@@ -47,7 +48,7 @@ from stoker._engine.fork.native_pools import ForkDeadlockCheck
 from stoker._engine.machines.remote_workers import RemoteWorkers
 from stoker._engine.messages import (
     AskPool,
-    AskStacks,
+    AskWorkers,
     Flushing,
     FromBridge,
     FromTrainer,
@@ -404,15 +405,20 @@ class Zygote:
 
     def _from_inquiry(self) -> None:
         for question in self._inquiry.receive():
-            if isinstance(question, AskStacks):
-                answer: object = self._stacks_of(*self._children)
+            answer = functools.partial(self._answer, question.number)
+            if isinstance(question, AskWorkers):
+                answer([child.pid for child in self._children.values()])
             elif isinstance(question, AskPool):
-                answer = None if self._remote is None else self._remote.pool_use()
+                answer(None if self._remote is None else self._remote.pool_use())
+            elif self._remote is None:
+                answer(self._stacks_of(*self._children))
             else:
-                answer = [child.pid for child in self._children.values()]
-            self._inquiry.send(ReportAnswer(question.number, answer))
+                self._remote.ask_stacks(self._stacks_of(*self._children), answer)
         if self._inquiry.ended:  # the trainer goes on to its end
             self._selector.unregister(self._inquiry.fileno())
+
+    def _answer(self, number: int, answer: object) -> None:
+        self._inquiry.send(ReportAnswer(number, answer))
 
     def _from_bridge(self) -> None:
         assert self._remote is not None

@@ -239,7 +239,7 @@ def _watch(number: int, channel: Channel[ToAgent], worker: AgentsWorker) -> None
             channel.send(RemoteExited(number, worker.status, mark[PLACE], mark[ACTIVITY], worker.last_words(), False))
             _await_end_of(channel)
             return
-        channel.send(Activities(number, mark[PLACE], mark[ACTIVITY], mark[DUTIES]))
+        channel.send(Activities(number, mark[PLACE], mark[ACTIVITY], mark[DUTIES], time.perf_counter()))
         if (use := worker.use()) is not None:
             channel.send(PoolUse(number, *use))
 

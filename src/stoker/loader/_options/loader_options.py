@@ -49,6 +49,7 @@ class LoaderOptions:
         jpegs: the processes in which Pillow gets Stoker's reader of JPEGs.
         prefetch_is_given: whether the script gave a `prefetch_factor`.
         snapshot_every: batches from one state of a worker's stream to the next, if its states cost much; or None.
+        on_demand: whether workers on other machines come and go as they are needed: `num_workers="auto"`, `remote`.
 
     `shard="torch"` is for loaders behind torch's: as "none", with one warning if all workers read the same.
     """
@@ -108,6 +109,7 @@ class LoaderOptions:
     reported_length: int | None = None
     jpegs: JpegReading = "workers"
     snapshot_every: int | None = None
+    on_demand: bool = False
     prefetch_is_given: bool = False
 
     @property
