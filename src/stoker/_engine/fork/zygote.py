@@ -1,7 +1,7 @@
 """The zygote: forks the workers, carries out the supervisor's commands, owns the arena, reaps. One thread.
 
 It is mostly idle: every step takes microseconds, except forking. A new zygote can replace it without loss: the trainer
-keeps units until they are delivered.
+keeps units until they are delivered. The file is long because its loop hears trainer, workers, bridge and supervisor.
 """
 
 from __future__ import annotations
