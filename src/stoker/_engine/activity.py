@@ -33,6 +33,8 @@ class Activity(IntEnum):
     """Unpickling the job, before its first unit."""
     TRANSFORM = 10
     """Running the user's transform of the whole batch."""
+    TURN = 11
+    """Waiting with a unit while the workers of other ranks of the pool work."""
 
 
 PLACE, ACTIVITY = 0, 1

@@ -529,6 +529,12 @@ class Backend(ABC):
         """Returns the bytes that this backend takes, by name; memory that processes share is divided among them."""
         return {}
 
+    def pool_use(self) -> tuple[int, float, float] | None:
+        """Returns the ranks in the pool of workers that this one shares, and the seconds that its units and those of
+        all took there; None without a pool.
+        """
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Ends all workers, within a second. Idempotent. Batches that the user holds stay valid."""

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import cast
 
 from stoker import errors
+from stoker._engine.activity import Activity
 from stoker._engine.backend import Failure, UnitReport
 from stoker._engine.commands import (
     AllStarted,
@@ -807,6 +808,9 @@ class Supervisor:
         number, unit, seconds, position, stack, in_hand = event
         if unit is None:
             self._stuck.append(event)
+            return
+        if position.activity is Activity.TURN:  # other ranks of its pool work: it has not begun
+            self._stalls.begins(number, unit, self._now)
             return
         self._out.append(Notify(Stalled(number, self._in_hand(unit, in_hand), position, seconds, stack)))
         if self._rules.stall_action == "restart":

@@ -445,6 +445,11 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
                     self._device.close()
         self._units.flush_guesses()
 
+    @property
+    def pool_use(self) -> tuple[int, float, float] | None:
+        """Returns the use of the pool of workers that is shared with other ranks (`Report.pool`), or None."""
+        return None if self._backend is None else self._backend.pool_use()
+
     def inspect(self, stacks: bool) -> tuple[dict[str, int], str | None]:
         """Returns the memory of this iterator's processes, in bytes by name, and their stacks if wanted."""
         backend = self._backend

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -64,16 +66,67 @@ def cluster() -> Iterator[Any]:
 def batches(
     workers: int, remote: stoker.Ray | None, gate: str = "", slow: float = 0.0, **arguments: Any
 ) -> Iterator[list[Any]]:
+    arguments = {"seed": 5, "output": "numpy", "shuffle": True, **arguments}
     arguments |= {"timeout": 100} if workers or remote is not None else {}
-    with stoker.DataLoader(
-        Numbered(gate, slow), 6, shuffle=True, seed=5, num_workers=workers, remote=remote, output="numpy", **arguments
-    ) as loader:
+    with stoker.DataLoader(Numbered(gate, slow), 6, num_workers=workers, remote=remote, **arguments) as loader:
         for rows, numbers in loader:
             yield [rows.sum(axis=1).tolist(), numbers.tolist()]
 
 
 def test_ray_workers_make_the_same_batches(cluster: Any) -> None:
     assert [*batches(0, stoker.Ray(1, address=cluster.address))] == [*batches(0, None)]
+
+
+def test_two_ranks_share_the_workers_of_a_pool(cluster: Any) -> None:
+    remote = stoker.Ray(1, address=cluster.address, pool="shared")  # there is one CPU for both
+    one, other = (batches(0, remote, seed=seed) for seed in (5, 6))
+    assert [*zip(one, other, strict=True)] == [*zip(batches(0, None), batches(0, None, seed=6), strict=True)]
+
+
+@pytest.mark.long
+def test_pool_of_two_trainers_ends_after_the_last(cluster: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TRAINER)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    arguments = [sys.executable, str(program), cluster.address]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen([*arguments, "1"], **pipes) as one, subprocess.Popen([*arguments, "2"], **pipes) as other:
+        assert one.stdout.readline() == other.stdout.readline() == "begun\n"
+        other.kill()
+        printed, _ = one.communicate("\n", 100)
+    assert json.loads(printed) == list(range(8))
+    until = time.monotonic() + 30
+    while pool_processes():
+        assert time.monotonic() < until, "the pool outlives its trainers"
+        time.sleep(0.1)
+
+
+TRAINER = """
+import json, sys
+import stoker
+
+class Own:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index
+
+if __name__ == "__main__":
+    remote = stoker.Ray(1, address=sys.argv[1], pool="trainers")
+    iterator = iter(stoker.DataLoader(Own(), 1, output="numpy", timeout=100, remote=remote))
+    made = next(iterator).tolist()
+    print("begun", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(made + [int(value) for batch in iterator for value in batch]), flush=True)
+"""
+
+
+def pool_processes() -> list[int]:
+    """Returns the processes of pools on this machine."""
+    import psutil
+
+    return [process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == "stoker-pool"]
 
 
 @pytest.mark.filterwarnings("ignore:worker . (.* is lost|cannot be started again):stoker.StokerWarning")

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from stoker._engine import messages
-from stoker._engine.activity import IDLE, sample
+from stoker._engine.activity import IDLE, Activity, Position, sample
 from stoker._engine.backend import UnitReport
-from stoker._engine.commands import Dismiss, Drains, Exited, Heard, Spawn, Started, StartFailed
+from stoker._engine.commands import (
+    Dismiss,
+    Drains,
+    Exited,
+    Heard,
+    Inspect,
+    Inspected,
+    Kill,
+    Spawn,
+    Started,
+    StartFailed,
+)
 from stoker._engine.process.deadlines import HELD_BACK
 from tests._engine.test_supervisor import Machine
 
@@ -87,6 +98,22 @@ def test_death_on_a_machine_that_lives_counts() -> None:
     made.tell(Exited(1, -9, sample(0)))
     (last,) = made.of(messages.LastDeath)
     assert last.end.pid == ELSEWHERE
+
+
+def test_wait_for_a_turn_in_a_pool_is_no_stall() -> None:
+    made = machine(local=0, stall_warning=10.0, stall_action="restart")
+    made.submit([0])
+    asked = 0
+    for _ in range(35):
+        made.later(1.0)
+        for inspect in [command for command in made.commands if isinstance(command, Inspect)][asked:]:
+            asked += 1
+            made.tell(Inspected(0, inspect.unit, inspect.seconds, Position(Activity.TURN), "stack"))
+    assert asked == 3 and not made.of(messages.Stalled) and Kill(0) not in made.commands
+    made.later(9.0)
+    last = [command for command in made.commands if isinstance(command, Inspect)][-1]
+    made.tell(Inspected(0, last.unit, last.seconds, sample(1), "stack"))
+    assert len(made.of(messages.Stalled)) == 1 and Kill(0) in made.commands
 
 
 def test_remote_worker_begins_while_memory_here_is_short() -> None:

@@ -93,7 +93,7 @@ def start(
 
 def launch(stream: Block, head: Head) -> int:
     """Starts an interpreter for parts that `stream` holds, packed; writes `head` behind them. Returns its pid."""
-    at = stream.size
+    at = head["size"] = stream.size
     stream.write(pickle.dumps(head))
     executable = os.fsencode(spawn.get_executable())
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]

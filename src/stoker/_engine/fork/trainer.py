@@ -28,6 +28,7 @@ from stoker._engine.fork import native_pools
 from stoker._engine.fork.zygote_handle import ZygoteHandle, end_all
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.messages import (
+    AskPool,
     AskStacks,
     AskWorkers,
     Broken,
@@ -486,6 +487,11 @@ class ProcessBackend(Backend):
             return "(only the process that made the iterator can read the workers' stacks)"
         text = self._life.inquiry.ask(AskStacks, STACKS * (self._workers + 1))
         return cast("str | None", text) or "(the workers' stacks could not be read)"
+
+    def pool_use(self) -> tuple[int, float, float] | None:
+        if self._cluster is None or self._cluster.pool is None or os.getpid() != self._owner:
+            return None
+        return cast("tuple[int, float, float] | None", self._life.inquiry.ask(AskPool, STACKS))
 
     @property
     def is_closed(self) -> bool:

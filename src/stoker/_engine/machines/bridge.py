@@ -2,7 +2,8 @@
 
 A clean process beside the zygote. To the supervisor each remote worker is a worker whose messages the bridge passes on.
 It asks for a slot when the size of a batch is known, and the kernel copies the batch from the socket into the slot:
-zygote and trainer carry no bytes, and a worker that gets no slot waits with its batch. Ends with the zygote.
+zygote and trainer carry no bytes, and a worker that gets no slot waits with its batch. Ends with the zygote. The file is
+long because one loop hears zygote, scheduler, agents and workers.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from stoker._engine.machines.placement import (
     Shortage,
     Unreachable,
 )
+from stoker._engine.machines.pool.pool_parts import PoolOrder, RankParts
 from stoker._engine.machines.remote import Remote, shown_by
 from stoker._engine.messages import (
     Broken,
@@ -76,6 +78,8 @@ class BridgeSettings(NamedTuple):
     options: Ray
     local: int
     """Number of the workers of this machine."""
+    share: RankParts | None = None
+    """What this rank says to its pool, or None."""
 
 
 class Bridge:
@@ -86,15 +90,22 @@ class Bridge:
         arena: where batches go.
         settings: what it is told.
         preparation: multiprocessing's data for a new process of the trainer.
+        pool: the one that this rank shares, or None.
     """
 
     def __init__(
-        self, zygote: Channel[ToBridge], arena: ArenaFiles, settings: BridgeSettings, preparation: dict[str, object]
+        self,
+        zygote: Channel[ToBridge],
+        arena: ArenaFiles,
+        settings: BridgeSettings,
+        preparation: dict[str, object],
+        pool: PoolOrder | None = None,
     ) -> None:
         self._zygote = zygote
         self._arena = arena
         self._settings = settings
         self._preparation = preparation
+        self._pool = pool
         self._listener = _listener(settings.options.port)
         self._address: str | None = None  # of this host, as agents reach it; None until the cluster is reached
         self._launcher: Launcher | None = None
@@ -102,6 +113,7 @@ class Bridge:
         self._ever = False  # whether a remote worker has started
         self._again: dict[int, tuple[float, float]] = {}  # worker → when it is placed again, and when that is too late
         self._by_ray: set[int] = set()  # workers that no connection reaches
+        self._moves: dict[int, int] = {}  # worker → how often its machine was to be taken away
         self._mappings: dict[int, Mapping] = {}
         self._ours, self._theirs = socket.socketpair()  # wakes the loop
         self._ours.setblocking(False)
@@ -205,7 +217,9 @@ class Bridge:
         port = self._listener.getsockname()[1]
         keeps = "working_dir" in (self._settings.options.runtime_env or {})
         way = remote.number in self._by_ray
-        order = AgentOrder(remote.number, (self._address, port), remote.token, self._preparation, keeps, by_ray=way)
+        number, moves = remote.number - self._settings.local, self._moves.get(remote.number, 0)
+        pool = None if self._pool is None else self._pool.at(number, moves)
+        order = AgentOrder(remote.number, (self._address, port), remote.token, self._preparation, keeps, pool, way)
         self._launcher.place(order)
 
     def _tell_started(self, remote: Remote) -> None:
@@ -252,6 +266,7 @@ class Bridge:
         for remote in self._remotes.values():
             if remote.node in nodes and remote.is_ready and not (remote.is_wanted or remote.drains):
                 remote.drains = True
+                self._moves[remote.number] = self._moves.get(remote.number, 0) + 1
                 why = "its machine is to be taken away, and gets no new batch"
                 self._zygote.send(RemoteDrains(remote.number, why))
 
@@ -261,9 +276,11 @@ class Bridge:
             return
         if remote.is_ready or report.why is None:
             self._lost(remote)
-        elif report.closed and remote.is_wanted and remote.number not in self._by_ray:
+        elif report.closed and self._pool is None and remote.is_wanted and remote.number not in self._by_ray:
             self._go_by_ray(remote, report.why)
-        elif report.again and remote.is_wanted and time.monotonic() < remote.until:
+        elif report.taken and time.monotonic() + TRIED_AGAIN >= remote.until:
+            self._end_run(f"worker {remote.number} is not shared: {report.why}")
+        elif (report.again or report.taken) and remote.is_wanted and time.monotonic() < remote.until:
             self._remove(remote)
             self._again[remote.number] = time.monotonic() + TRIED_AGAIN / 2, remote.until
         elif self._ever or report.again:
@@ -433,8 +450,9 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     linux.name_process("stoker-bridge")
     channel: Channel[ToBridge] = Channel(socket.socket(fileno=zygote))
     preparation = {name: value for name, value in parcel.preparation.items() if name != "authkey"}  # it stays here
-    bridge = Bridge(channel, ArenaFiles(files), settings, preparation)
     pickled, large = parcel.contents()
+    pool = None if settings.share is None else settings.share.order(settings.options.pool or "", pickled, large)
+    bridge = Bridge(channel, ArenaFiles(files), settings, preparation, pool)
     options, modules, played = settings.options, parcel.modules, settings.options.launcher
     if played is None:
         bridge.use(Placement(options, pickled, large, modules, bridge.wake))

@@ -22,6 +22,7 @@ from stoker._engine.messages import (
     FromWorker,
     Greeting,
     PlainSlot,
+    PoolUse,
     RemoteExited,
     RemoteInspected,
     SlotGiven,
@@ -136,7 +137,7 @@ class Remote:
                         self.mark = message.place, message.activity
                     if self.is_ready and not self.is_wanted:
                         self._tell(message)
-                case RemoteInspected():
+                case RemoteInspected() | PoolUse():
                     self._tell(message)
                 case RemoteExited():
                     self.exit = message

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from stoker._engine.activity import IDLE, Position
+from stoker._engine.activity import IDLE, Activity, Position
 from stoker._engine.commands import (
     Command,
     Dismiss,
@@ -32,6 +32,7 @@ from stoker._engine.messages import (
     FromWorker,
     InspectRemote,
     Leave,
+    PoolUse,
     RemoteDrains,
     RemoteExited,
     RemoteInspected,
@@ -84,6 +85,7 @@ class RemoteWorkers:
         self._duties: set[int] = set()
         self._inspections: dict[int, tuple[int, int | None, float]] = {}  # worker → question, unit, seconds
         self._questions = 0
+        self._uses: dict[int, PoolUse] = {}
         self._names: dict[int, str] = {}  # of those that have started: process and host
         self._asked: _StacksAsked | None = None
 
@@ -94,6 +96,11 @@ class RemoteWorkers:
     def has_duties(self, worker: int) -> bool:
         """Whether a worker has something to do at its end."""
         return worker in self._duties
+
+    def pool_use(self) -> tuple[int, float, float]:
+        """Returns the ranks in the pool now, and the seconds of turns in its processes: of this rank, and of all."""
+        uses = [*self._uses.values()]
+        return max((use.ranks for use in uses), default=0), sum(use.own for use in uses), sum(use.all for use in uses)
 
     def send(self, worker: int, message: ToWorker) -> None:
         """Sends a message to a worker."""
@@ -164,9 +171,15 @@ class RemoteWorkers:
                 case RemoteExited(worker, code, place, activity, stack, is_lost):
                     self._inspections.pop(worker, None)
                     self._names.pop(worker, None)
-                    events.append(Exited(worker, code, Position.of(place, activity), stack, is_lost))
+                    self._uses.pop(worker, None)
+                    position = Position.of(place, activity)
+                    if position.activity is Activity.TURN:  # with a unit that it has not begun
+                        position = IDLE
+                    events.append(Exited(worker, code, position, stack, is_lost))
                 case RemoteDrains(worker, reason):
                     events.append(Drains(worker, reason))
+                case PoolUse(worker):
+                    self._uses[worker] = message
                 case RemoteInspected():
                     events += self._inspected(message)
                 case Broken():

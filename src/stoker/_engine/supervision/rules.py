@@ -199,6 +199,11 @@ class Stalls:
         elif self._since.get(worker, (None, 0.0))[0] != unit:
             self._since[worker] = unit, now
 
+    def begins(self, worker: int, unit: int, now: float) -> None:
+        """Records that a worker has not begun its unit by now."""
+        self._told.discard(unit)
+        self._since[worker] = unit, now
+
     def answered(self, unit: int) -> None:
         """Forgets a unit that is done."""
         self._told.discard(unit)

@@ -38,6 +38,10 @@ _EVENTS = {
 """Events and their rows. Errors and skips are counted with the samples."""
 
 
+POOL = ("name", "ranks", "own_seconds", "all_seconds")
+"""Keys of `Report.pool`."""
+
+
 @dataclass(frozen=True)
 class Report:
     """A loader's counts at one moment, as returned by `loader.report()`. `print` it, or take `as_dict()`.
@@ -55,6 +59,8 @@ class Report:
         images: where Pillow decodes whole JPEGs, and the change to make; None where it does not, or that is not known.
         copies: of batches to devices, since the loader was made: `batches`, `bytes`, those of them that were `staged`
             in pinned memory, and where events tell, the `seconds` of `timed` bytes and those that the device `stalled`.
+        pool: of workers that this loader shares (`stoker.Ray(pool=)`): its `name`, the `ranks` that share it now, and
+            the seconds that units took in it, this loader's `own_seconds` and `all_seconds`.
         machines: other machines that made batches of the latest epoch: `batches`, and their `bytes` on the network.
     """
 
@@ -69,6 +75,7 @@ class Report:
     images: str | None = None
     copies: Mapping[str, float] = field(default_factory=dict)
     machines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    pool: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -95,7 +102,9 @@ class Report:
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({"images": None, "copies": {}, "machines": {}, **state})  # a pickle of before has none
+        vars(self).update(
+            {"images": None, "copies": {}, "machines": {}, "pool": {}, **state}
+        )  # a pickle of before has none
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the report as plain JSON values."""
@@ -112,6 +121,7 @@ class Report:
             "stacks": self.stacks,
             "images": self.images,
             "copies": dict(self.copies),
+            "pool": dict(self.pool),
             "machines": {name: dict(counts) for name, counts in self.machines.items()},
         }
         values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
@@ -134,6 +144,10 @@ class Report:
         if self.epoch.spent > 0:
             waited, spent = self.epoch.waited, self.epoch.spent
             yield "waiting", f"{waited:,.1f} s of {spent:,.1f} s ({waited / spent:.1%}) were spent waiting for a batch"
+        if self.pool:
+            name, ranks, own, everyone = (self.pool[key] for key in POOL)
+            share = f"; this one has had {own / everyone:.0%} of the time of its workers" if everyone else ""
+            yield "pool", f"{name!r}, shared by {ranks:,} rank(s){share}"
         for number, text in enumerate(self.machines_in_words()):
             yield "" if number else "machines", text
         if self.copies:
