@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,9 @@ _IS_NEGATIVE = "_ZN2at6native6is_negERKNS_6TensorE"
 _HAS_GRADIENT = "_ZNK3c1010TensorImpl13requires_gradEv"
 
 
+CopyFunction = Callable[[Sequence[object], object, int], int]
+
+
 class Functions(NamedTuple):
     """The functions of the library. Each writes a list or tuple to the rows of `out`, new or lent memory of the caller.
     It returns 0 if a value needs another way, with `out` written in part.
@@ -38,16 +42,16 @@ class Functions(NamedTuple):
         tensors: `(column, out, size)`: contiguous real CPU tensors without gradient, likewise.
     """
 
-    numbers: Callable[[Sequence[Any], Any, int], int]
-    arrays: Callable[[Sequence[Any], Any, int], int]
-    tensors: Callable[[Sequence[Any], Any, int], int]
+    numbers: CopyFunction
+    arrays: CopyFunction
+    tensors: CopyFunction
 
 
 def _words(at: int, count: int) -> list[int | None]:
     return (ctypes.c_void_p * count).from_address(at)[:]
 
 
-def _address(function: Any) -> int | None:
+def _address(function: ctypes._FuncPointer) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
@@ -109,7 +113,7 @@ if _library is not None:
 
 
 @cache
-def are_tensors_known(torch: Any) -> bool:
+def are_tensors_known(torch: ModuleType) -> bool:
     """Returns whether `Functions.tensors` may be called: this version of torch has what it needs, where it is looked
     for. Call it with the module of torch, when that is imported."""
     if _library is None:
@@ -132,7 +136,7 @@ def are_tensors_known(torch: Any) -> bool:
     return True
 
 
-def _place_in_tensors(torch: Any) -> int | None:
+def _place_in_tensors(torch: ModuleType) -> int | None:
     """Returns the place in a tensor's object at which the address of its C++ part stands; None if it is not clear."""
     count = (torch.Tensor.__basicsize__ - _HEAD) // _POINTER
     places = set(range(count))

@@ -40,11 +40,7 @@ class ColumnCopy:
     """
 
     def __init__(
-        self,
-        function: Callable[[Sequence[Any], Any, int], int] | None,
-        last: int,
-        size: int,
-        empty: Callable[[int], Any],
+        self, function: collation.CopyFunction | None, last: int, size: int, empty: Callable[[int], Any]
     ) -> None:
         self._function = function if size else None
         self._last = last
