@@ -245,6 +245,7 @@ class LoaderJob:
         lend = self._recycled.lend
         states, restores = [each.state for each, _ in idle], [each.restore for each, _ in idle]
         owns, active = [state for _, state in idle], seeds.active
+        begin, dataset = [*zip(restores, owns, strict=True)], source.indexed
         pending: Iterator[Any] = iter(())
         count = 0
 
@@ -269,11 +270,15 @@ class LoaderJob:
             pending, count = iter(indices), len(indices)
             samples: list[Any] = []
             current.rng = rng
-            for restore, own in zip(restores, owns, strict=True):
+            for restore, own in begin:
                 restore(own)
             try:
-                for index in pending:
-                    samples.append(fetch(index))
+                if dataset is None:
+                    samples.extend(map(fetch, pending))
+                else:
+                    append = samples.append
+                    for index in pending:
+                        append(dataset[index])
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     raise
@@ -283,7 +288,7 @@ class LoaderJob:
                 current.rng = outside
                 if [*map(operator.call, states)] != owns:
                     seeds.learn_moved([each for each, own in idle if each.state() != own])
-                for restore, trainer in zip(restores, trainers, strict=True):
+                for restore, trainer in zip(restores, trainers):  # noqa: B905 - `strict` costs as much as the rest
                     restore(trainer)
                 if active:
                     seeds.put_back()

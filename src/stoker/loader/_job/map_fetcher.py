@@ -117,6 +117,13 @@ class MapFetcher:
         return self._fetch if is_plain and not self._skips and self._is_strict else None
 
     @property
+    def indexed(self) -> Any:
+        """Returns the dataset, if `fetch` is no more than its index: Python calls its `__getitem__` more cheaply by
+        the index. Else None.
+        """
+        return self._dataset if self._fetch is self._getitem else None
+
+    @property
     def _is_strict(self) -> bool:
         """Returns whether the first error of a unit is raised."""
         return not (self._error_policy.is_lenient or self._error_policy.knows_any)
