@@ -347,7 +347,7 @@ class StreamedPlan:
         step = self._ahead[0]
         if not isinstance(step, Step):
             return None
-        return step.indices if self._batched else [step.indices]  # type: ignore[no-any-return]
+        return step.indices if self._batched else [step.indices]
 
     def place(self) -> tuple[int, int]:
         """Returns position and stride of the step that `upcoming` has returned; at the end, of none."""
