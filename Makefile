@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 .PRECIOUS: %/samples.sqlite
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-frameworks test-all test-long test-tiers full azurite soak bench bench-quick lint docs clean
+.PHONY: help demo test test-slow test-frameworks test-all test-long test-tiers full azurite soak bench bench-quick gpu lint docs clean
 
 # Else each process, and the tests start thousands, would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -65,6 +65,7 @@ help:
 	@echo 'make full    everything that is too long for CI: test-long, a real browser, emulators of stores, the frameworks in environments of their own'
 	@echo 'make soak    random faults, loaders and resumes for 30 minutes; `make soak SECONDS=60` for one'
 	@echo 'make bench   all measurements against the loader of torch, for some minutes; `make bench-quick` is shorter'
+	@echo 'make gpu     what only a GPU can show: tests and rates, in under 8 minutes (GPU_FAKE=1: a dry run on the CPU)'
 	@echo 'make lint    ruff, and mypy in its strict mode'
 	@echo 'make docs    the documentation, into build/site'
 	@echo 'make clean   remove what these commands made'
@@ -116,6 +117,9 @@ soak: $(VENV)/.test
 bench: $(VENV)/.demo $(VENV)/.bench $(VENV)/.torchvision $(PHOTOS)/samples.sqlite
 	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py $(bench_$(name)) --json benchmarks/results/$(name).json &&) true
 	$(BIN)/python benchmarks/report.py
+
+gpu:
+	PYTHON=$(or $(wildcard $(BIN)/python),python3) scripts/gpu.sh
 
 bench-quick: $(VENV)/.demo $(VENV)/.bench $(PHOTOS)/samples.sqlite
 	$(foreach name,$(QUICK),$(BIN)/python benchmarks/$(name).py $(bench_$(name)) --quick &&) true

@@ -1,7 +1,7 @@
 """Do batches reach a GPU as fast as memory can be copied, and does the step notice?
 
-Batches of 4, 38 and 256 MB of uint8, made by 8 workers from rows of zeros that hold their index, so that the copy is
-what is measured. The loop takes each batch and, behind it, a step of matrix products (or none).
+Batches of 4, 38 and 256 MB of uint8, made by 8 workers from rows of zeros that hold their index. The loop takes each
+batch and, behind it, a step of matrix products (or none).
 
 - `stoker, device=`: `DataLoader(device="cuda")`.
 - `stoker, pin_memory` and `torch, pin_memory`: `batch.to("cuda", non_blocking=True)` in the loop.
@@ -9,62 +9,144 @@ what is measured. The loop takes each batch and, behind it, a step of matrix pro
   computes, with `record_stream`.
 - `bare copy`: from registered memory that is there, on a side stream: the limit.
 
-`GB/s` is bytes of batches by time of the loop without a step. `ms a step` is the time of a step beside copies, and `no
-copy` that of the step alone. `random orders` counts wrong bytes in loops that keep, drop and skip batches and change
-their stream, while kernels hold the copies back. It needs a CUDA device; `--quick` takes some minutes.
+`GB/s of batches that are there` is that of 16 batches, which the workers had made before the first was taken: the copy
+is what is measured. `GB/s beside workers` is that of a long loop, in which workers write the next batches meanwhile.
+`ms a step` is the time of a step beside copies, and `no copy` that of the step alone. `random orders` counts wrong
+bytes in loops that keep, drop and skip batches and change their stream, while kernels hold the copies back.
+`pin_memory` is that of 16 workers and float32 images of 154 MB. `augmented` is crop, flip, colours and normalisation of
+256 x 256 images by two workers, or by the device with images of uint8.
+
+It needs a CUDA device; `--quick` takes some minutes. `--accelerator fake` runs the same lines on the CPU with small
+batches, so that none is run on a GPU for the first time: its figures say nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import method
 from method import Case, Figures, Goal
 
-RATE, STEP, WRONG = "GB/s", "ms a step", "batches with wrong bytes"
-ROWS, WORKERS = 64, 8
+THERE, RATE, STEP, WRONG = "GB/s of batches that are there", "GB/s beside workers", "ms a step", "wrong batches"
+SPEED = "images/s"
+ROWS, WORKERS, AHEAD = 64, 8, 16
 RIVALS = ("stoker, device=", "stoker, pin_memory", "torch, pin_memory", "torch, prefetcher")
+AUGMENTED = ("on the device", "in the samples", "in the worker, whole batch")
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    batches = 2_000 if options.quick else 100_000
-    sizes = (4, 38, 256)
+    fake = options.accelerator == "fake"
+    batches = 40 if fake else 2_000 if options.quick else 100_000
+    common = {"quick": options.quick, "fake": fake}
     return [
         *(
             Case(
-                f"batches of {size} MB",
-                {kind: {"what": "rate", "kind": kind, "size": size} for kind in (*RIVALS, "bare copy")},
-                [Goal(RATE, "bare copy", at_least=0.94)],
+                f"rate, {size} MB",
+                {kind: {"what": "rate", "kind": kind, "size": size, **common} for kind in (*RIVALS, "bare copy")},
+                [Goal(THERE, "bare copy", at_least=0.94)],
             )
-            for size in sizes
+            for size in (4, 38, 256)
         ),
         *(
             Case(
-                f"a step beside batches of {size} MB",
-                {kind: {"what": "step", "kind": kind, "size": size} for kind in (*RIVALS, "no copy")},
+                f"step, {size} MB",
+                {kind: {"what": "step", "kind": kind, "size": size, **common} for kind in (*RIVALS, "no copy")},
                 [Goal(STEP, "no copy", at_most=1.02)],
             )
-            for size in sizes[:2]
+            for size in (4, 38)
         ),
         Case(
             f"random orders, {batches} batches",
-            {RIVALS[0]: {"what": "orders", "kind": RIVALS[0], "size": 4, "batches": batches}},
+            {RIVALS[0]: {"what": "orders", "kind": RIVALS[0], "size": 4, "batches": batches, **common}},
             [Goal(WRONG, at_most=0)],
+        ),
+        Case(
+            "pin_memory, 16 workers, 154 MB",
+            {kind: {"what": "rate", "kind": kind, "size": 154, "workers": 16, **common} for kind in RIVALS[1:3]},
+            [Goal(RATE, "torch, pin_memory", at_least=1.5)],
+        ),
+        Case(
+            "augmented, two workers",
+            {kind: {"what": "augmented", "kind": kind, "size": 0, **common} for kind in AUGMENTED},
+            [Goal(SPEED, "in the samples", at_least=2.8)],
         ),
     ]
 
 
-class Rows:
-    """Samples of `size` / 64 MB, whose first eight bytes are their index."""
+class Gpu:
+    """What is used of `torch.cuda`."""
 
-    def __init__(self, size: int, batches: int) -> None:
-        self.width, self.length = (size << 20) // ROWS, batches * ROWS
+    name, unit = "cuda", 1 << 20
+
+    def __init__(self) -> None:
+        import torch
+
+        self.cuda = torch.cuda
+        torch.ones(1, device="cuda")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cuda, name)
+
+    def moved(self, batch: Any) -> Any:
+        return batch.to("cuda", non_blocking=True)
+
+    def register(self, memory: Any) -> None:
+        if int(self.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):
+            raise RuntimeError("cudaHostRegister failed")
+
+
+class Fake:
+    """The same names on the CPU, in order. Batches are 256 times as small."""
+
+    name, unit = "cpu", 1 << 12
+
+    def __init__(self) -> None:
+        import torch
+
+        from stoker.device import accelerator
+
+        torch.set_num_threads(1)
+        accelerator.accelerator_of = lambda _: accelerator.InOrderDevice(torch.device("cpu"))  # type: ignore[assignment]
+        accelerator.numbered = lambda device: device  # type: ignore[assignment]
+        self.at = 0.0
+
+    def Stream(self) -> Fake:
+        return self
+
+    def Event(self, enable_timing: bool) -> Fake:
+        return Fake()
+
+    current_stream = Stream
+
+    def stream(self, _: Any) -> Any:
+        return contextlib.nullcontext()
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, end: Fake) -> float:
+        return (end.at - self.at) * 1e3
+
+    def moved(self, batch: Any) -> Any:
+        return batch.clone()
+
+    def nothing(self, *_: Any) -> None: ...
+
+    synchronize = wait_stream = register = _sleep = nothing
+
+
+class Rows:
+    """Samples of a 64th of a batch, whose first eight bytes are their index."""
+
+    def __init__(self, width: int, batches: int) -> None:
+        self.width, self.length = width, batches * ROWS
 
     def __len__(self) -> int:
         return self.length
@@ -78,87 +160,58 @@ class Rows:
         return row
 
 
-def batches_of(kind: str, size: int, number: int) -> Iterator[Any]:
-    """Yields batches on the device."""
+def loader_of(card: Any, kind: str, rows: Rows, workers: int, **options: Any) -> Any:
     import torch
 
     import stoker
 
-    rows = Rows(size, number)
     if kind == "stoker, device=":
-        yield from stoker.DataLoader(rows, ROWS, num_workers=WORKERS, device="cuda")
-        return
+        return stoker.DataLoader(rows, ROWS, num_workers=workers, device="cuda", **options)
     module = stoker if kind.startswith("stoker") else torch.utils.data
-    loader = module.DataLoader(rows, ROWS, num_workers=WORKERS, pin_memory=True)
-    if kind != "torch, prefetcher":
-        for batch in loader:
-            yield batch.to("cuda", non_blocking=True)
+    return module.DataLoader(rows, ROWS, num_workers=workers, pin_memory=card.name == "cuda", **options)
+
+
+def on_device(card: Any, kind: str, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yields batches on the device."""
+    if kind == "stoker, device=":
+        yield from batches
         return
-    side, iterator = torch.cuda.Stream(), iter(loader)
+    if kind != "torch, prefetcher":
+        for batch in batches:
+            yield card.moved(batch)
+        return
+    side, iterator = card.Stream(), iter(batches)
 
     def ahead() -> Any:
         batch = next(iterator, None)
-        if batch is not None:
-            with torch.cuda.stream(side):
-                return batch.to("cuda", non_blocking=True)
-        return None
+        if batch is None:
+            return None
+        with card.stream(side):
+            return card.moved(batch)
 
     upcoming = ahead()
     while upcoming is not None:
-        torch.cuda.current_stream().wait_stream(side)
-        upcoming.record_stream(torch.cuda.current_stream())
-        batch, upcoming = upcoming, None
+        card.current_stream().wait_stream(side)
+        if upcoming.is_cuda:
+            upcoming.record_stream(card.current_stream())
+        batch = upcoming
         upcoming = ahead()
         yield batch
 
 
-def bare(size: int) -> Iterator[Any]:
+def bare(card: Any, size: int) -> Iterator[Any]:
     """Yields one memory of the device, copied anew each time from registered memory."""
     import torch
 
-    memory = torch.zeros(size << 20, dtype=torch.uint8)
+    memory = torch.zeros(size, dtype=torch.uint8)
     ctypes.memset(memory.data_ptr(), 1, memory.nbytes)
-    if int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):
-        raise RuntimeError("cudaHostRegister failed")
-    target, side = torch.empty(size << 20, dtype=torch.uint8, device="cuda"), torch.cuda.Stream()
+    card.register(memory)
+    target, side = torch.empty(size, dtype=torch.uint8, device=card.name), card.Stream()
     while True:
-        with torch.cuda.stream(side):
+        with card.stream(side):
             target.copy_(memory, non_blocking=True)
-        torch.cuda.current_stream().wait_stream(side)
+        card.current_stream().wait_stream(side)
         yield target
-
-
-def measure(what: str, kind: str, size: int, batches: int = 0) -> Figures:
-    import torch
-
-    if what == "orders":
-        return orders(kind, size, batches)
-    number = max(24, min(200, 6_000 // size))
-    source = bare(size) if kind == "bare copy" else nothing() if kind == "no copy" else batches_of(kind, size, number)
-    if what == "rate":
-        begun, taken = 0.0, 0
-        for place, _ in enumerate(source):
-            torch.cuda.synchronize() if place == 7 else None
-            if place == 7:  # slots are registered and workers have begun by then
-                begun = time.perf_counter()
-            taken += place > 7
-            if place == number - 1:
-                break
-        torch.cuda.synchronize()
-        return {RATE: taken * (size << 20) / (time.perf_counter() - begun) / 1e9}
-    weights = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    times = []
-    for place, _ in enumerate(source):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(8):
-            weights @ weights
-        end.record()
-        times.append((begin, end))
-        if place == number - 1:
-            break
-    torch.cuda.synchronize()
-    return {STEP: statistics.median(begin.elapsed_time(end) for begin, end in times[8:])}
 
 
 def nothing() -> Iterator[None]:
@@ -166,37 +219,186 @@ def nothing() -> Iterator[None]:
         yield None
 
 
-def orders(kind: str, size: int, batches: int) -> Figures:
-    """Returns the batches with wrong bytes in random loops."""
+def measure(
+    what: str, kind: str, size: int, batches: int = 0, workers: int = WORKERS, quick: bool = False, fake: bool = False
+) -> Figures:
+    card: Any = Fake() if fake else Gpu()
+    workers = min(workers, 2) if fake else workers
+    size *= card.unit
+    number = 24 if quick else max(24, min(200, (6 << 30) // max(1, size)))
+    if what == "rate":
+        figures = {THERE: there(card, kind, size, workers, 3 if quick else 6)}
+        if kind != "bare copy":
+            figures[RATE] = beside_workers(card, kind, size, workers, number)
+        return figures
+    if what == "step":
+        return {STEP: step(card, kind, size, workers, number)}
+    if what == "orders":
+        return {WRONG: orders(card, kind, size, workers, batches)}
+    return {SPEED: augmented(card, kind, 4 if fake else 40 if quick else 200)}
+
+
+def there(card: Any, kind: str, size: int, workers: int, epochs: int) -> float:
+    """Returns the rate of batches that are there, in the best of the epochs: the first ones register slots."""
+    if kind == "bare copy":
+        source = bare(card, size)
+        next(source)
+        rates = []
+        for _ in range(epochs):
+            card.synchronize()
+            begun = time.perf_counter()
+            for _ in range(AHEAD):
+                next(source)
+            card.synchronize()
+            rates.append(AHEAD * size / (time.perf_counter() - begun) / 1e9)
+        return max(rates)
+    factor = AHEAD // workers
+    loader = loader_of(
+        card, kind, Rows(size // ROWS, AHEAD), workers, persistent_workers=True, prefetch_factor=max(1, factor)
+    )
+    rates = []
+    for _ in range(epochs):
+        iterator = iter(loader)
+        time.sleep(0.3 + AHEAD * size / 2e9)  # until the workers have made all
+        card.synchronize()
+        begun = time.perf_counter()
+        for batch in on_device(card, kind, iterator):
+            del batch
+        card.synchronize()
+        rates.append(AHEAD * size / (time.perf_counter() - begun) / 1e9)
+    return max(rates)
+
+
+def beside_workers(card: Any, kind: str, size: int, workers: int, number: int) -> float:
+    begun, taken = 0.0, 0
+    for place, _ in enumerate(on_device(card, kind, loader_of(card, kind, Rows(size // ROWS, number), workers))):
+        if place == 7:  # slots are registered and workers have begun by then
+            card.synchronize()
+            begun = time.perf_counter()
+        taken += place > 7
+    card.synchronize()
+    return taken * size / (time.perf_counter() - begun) / 1e9
+
+
+def step(card: Any, kind: str, size: int, workers: int, number: int) -> float:
     import torch
 
+    side = 8 if card.name == "cpu" else 8192
+    weights = torch.randn(side, side, device=card.name, dtype=torch.bfloat16)
+    rows = Rows(size // ROWS, number)
+    source = nothing() if kind == "no copy" else on_device(card, kind, loader_of(card, kind, rows, workers))
+    times = []
+    for place, _ in enumerate(source):
+        begin, end = (card.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(8):
+            weights @ weights
+        end.record()
+        times.append((begin, end))
+        if place == number - 1:
+            break
+    card.synchronize()
+    return statistics.median(begin.elapsed_time(end) for begin, end in times[8:])
+
+
+def orders(card: Any, kind: str, size: int, workers: int, batches: int) -> int:
+    """Returns the batches with wrong bytes in random loops."""
+
     chance, wrong, seen = random.Random(0), 0, 0
-    default, other = torch.cuda.current_stream(), torch.cuda.Stream()
+    default, other = card.current_stream(), card.Stream()
     while seen < batches:
         found, kept = [], []
-        iterator, end = iter(batches_of(kind, size, 500)), chance.randrange(100, 600)
-        for number in range(end):
+        loader = loader_of(card, kind, Rows(size // ROWS, 500), workers)
+        iterator, end = iter(loader), chance.randrange(100, 600)
+        for number in range(min(end, batches - seen)):
             stream = other if chance.random() < 0.3 else default
             stream.wait_stream(default if stream is other else other)
-            with torch.cuda.stream(stream):
+            with card.stream(stream):
                 batch = next(iterator, None)
                 if batch is None:
                     break
                 if chance.random() < 0.3:
-                    torch.cuda._sleep(chance.randrange(4_000_000))
-                first = batch[:, 0].long() + 256 * batch[:, 1].long() + 65536 * batch[:, 2].long()
-                wanted = torch.arange(ROWS * number, ROWS * number + ROWS, device="cuda")
-                found.append(((first != wanted) | (batch[:, -1].long() != wanted % 251)).any())
+                    card._sleep(chance.randrange(4_000_000))
+                found.append(differs(batch, number))
             (default if stream is other else other).wait_stream(stream)
             if chance.random() < 0.02:
-                kept.append(batch)
+                kept.append((batch, number))
             del batch
             seen += 1
-        torch.cuda.synchronize()
-        wrong += sum(map(bool, found))
+        card.synchronize()
+        wrong += sum(map(bool, found)) + sum(bool(differs(batch, number)) for batch, number in kept)
+        kept.clear()
         del iterator
-    return {WRONG: wrong}
+        loader.close()
+    card.synchronize()
+    return wrong
+
+
+def differs(batch: Any, number: int) -> Any:
+    """Queues the comparison of a batch with what it should hold; the result is on the device."""
+    import torch
+
+    first = batch[:, 0].long() + 256 * batch[:, 1].long() + 65536 * batch[:, 2].long()
+    wanted = torch.arange(ROWS * number, ROWS * number + ROWS, device=batch.device)
+    return ((first != wanted) | (batch[:, -1].long() != wanted % 251) | batch[:, 8:-1].any(1)).any()
+
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class Pictures:
+    """Images of uint8 (256, 256, 3), by turns some that are held in memory."""
+
+    def __init__(self, count: int, transform: Any = None) -> None:
+        import numpy as np
+
+        rng = np.random.default_rng(0)
+        self.images = [rng.integers(0, 256, (256, 256, 3), np.uint8) for _ in range(16)]
+        self.count, self.transform = count, transform
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        image = self.images[index % len(self.images)]
+        return image if self.transform is None else self.transform(image)
+
+
+def augmented(card: Any, kind: str, number: int) -> float:
+    """Returns images in a second."""
+    import stoker
+    from stoker import device, images
+
+    size = 8 if card.name == "cpu" else 128
+    in_samples = images.Compose(
+        [
+            *(images.RandomResizedCrop(224), images.RandomHorizontalFlip(), images.ColorJitter(0.4, 0.4, 0.4)),
+            *(images.ToTensor(), images.Normalize(MEAN, STD)),
+        ]
+    )
+    of_batch = device.Compose(
+        [
+            *(device.RandomResizedCrop(224), device.RandomHorizontalFlip(), device.ColorJitter(0.4, 0.4, 0.4)),
+            device.Normalize(MEAN, STD, dtype="bfloat16"),
+        ]
+    )
+    dataset = Pictures(size * number, in_samples if kind == "in the samples" else None)
+    transform = None if kind == "in the samples" else of_batch
+    options = {"num_workers": 2, "seed": 1, "batch_transform": transform}
+    on_it = kind == "on the device"
+    loader = stoker.DataLoader(dataset, size, device="cuda" if on_it else None, **options)
+    begun = 0.0
+    for place, batch in enumerate(loader):
+        if not on_it:
+            card.moved(batch)
+        if place == 1:
+            card.synchronize()
+            begun = time.perf_counter()
+    card.synchronize()
+    return size * (number - 2) / (time.perf_counter() - begun)
 
 
 if __name__ == "__main__":
-    method.main(method.parser(__doc__, rounds=3), cases, measure)
+    arguments = method.parser(__doc__, rounds=3)
+    arguments.add_argument("--accelerator", choices=["cuda", "fake"], default="cuda", help="fake: a dry run on the CPU")
+    method.main(arguments, cases, measure)

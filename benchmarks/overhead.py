@@ -49,7 +49,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
             {rival: {"rival": rival, "batches": batches} for rival in (*RIVALS, "bare")},
             [Goal(READY, at_most=60)],
         ),
-        Case("batches of 64 integers", {rival: {"rival": rival, "seconds": seconds} for rival in RIVALS}),
+        Case("batches of 64 integers", {rival: {"rival": rival, "seconds": seconds} for rival in (*RIVALS, THREADS)}),
         Case(
             "a loop beside a busy loader",
             {rival: {"rival": rival, "steps": 10 if options.quick else 100} for rival in RIVALS},
@@ -59,6 +59,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
 
 
 RIVALS = ("stoker", "torch")
+THREADS = "stoker, threads"
 
 
 def measure(rival: str, batches: int = 0, seconds: float = 0.0, steps: int = 0) -> Figures:
@@ -142,7 +143,8 @@ def bare(sample: Sequence[Any]) -> Iterator[list[Any]]:
 
 def tiny(rival: str, seconds: float) -> Figures:
     used = method.cpu_seconds()
-    iterator = iter(method.data_loader(rival)(Repeated(7), batch_size=64, num_workers=2))
+    kind, threads = rival.partition(",")[0], {"worker_method": "thread"} if rival == THREADS else {}
+    iterator = iter(method.data_loader(kind)(Repeated(7), batch_size=64, num_workers=2, **threads))
     for _ in range(WARM_UP):
         next(iterator)
     began, count = time.perf_counter(), 0

@@ -7,6 +7,7 @@ from stoker._engine.timings import StackCount as StackCount
 from stoker._engine.timings import StepSums as StepSums
 from stoker._engine.timings import TimingSink as TimingSink
 from stoker._engine.timings import UnitTimings as UnitTimings
+from stoker.collate.registry import register_collate_fn as register_collate_fn
 from stoker.datasets.gather import Gathers as Gathers
 from stoker.datasets.gather import Indices as Indices
 from stoker.datasets.gather import copy_rows as copy_rows

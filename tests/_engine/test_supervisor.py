@@ -111,7 +111,7 @@ def test_unit_goes_to_a_worker_and_its_answer_to_the_trainer() -> None:
     machine.submit([0])
     assert machine.sent(0) == [messages.Unit(0, b"work", None, (), None)]
     machine.done(0, 0)
-    assert machine.of(messages.Delivery) == [(0, "empty", b"", None, 0, tuple(UnitReport(samples=1)))]
+    assert machine.of(messages.Delivery) == [(0, "empty", b"", None, 0, tuple(UnitReport(samples=1)), 0.001)]
 
 
 def test_first_answer_of_a_worker_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +131,107 @@ def test_units_that_come_together_go_to_all_workers() -> None:
     machine = Machine(workers=2)
     machine.submit([0, 1])
     assert [message.unit for worker in range(2) for message in machine.sent(worker)] == [0, 1]
+
+
+def submit_run(machine: Machine, first: int, count: int) -> None:
+    machine.tell(messages.Submit(first, None, [b"work %d" % unit for unit in range(first, first + count)], [], 0))
+    machine.commands.clear()
+
+
+def run_done(unit: int, made: int, left: int = 0) -> messages.UnitDone:
+    said = tuple(UnitReport(samples=8))
+    batches = [("batch", (None, 0, b"", b"", {}), said) for _ in range(made)]
+    return messages.UnitDone(unit, "run", batches, 0.001, tuple(UnitReport()), 0.001, left)  # type: ignore[arg-type]
+
+
+def test_run_goes_to_one_worker_and_comes_back_at_once() -> None:
+    machine = Machine(workers=2)
+    machine.tell(messages.Submit(0, None, [b"a", b"b"], [], 0))
+    assert machine.sent(0) == [messages.Unit(0, [b"a", b"b"], None, (), None)] and not machine.sent(1)
+    machine.tell(Heard(0, run_done(0, 2)))
+    (delivery,) = machine.of(messages.Delivery)
+    assert delivery[:2] == (0, "run") and len(delivery.value) == 2 and delivery.seconds == 0.001
+    assert not list(machine._supervisor.outstanding)
+
+
+def test_worker_keeps_the_rest_of_a_run_before_later_units() -> None:
+    """Another would get units out of order, and one that waits for memory may wait for that rest."""
+    machine = Machine(workers=2)
+    submit_run(machine, 0, 2)
+    machine.tell(Heard(0, run_done(0, 2)))  # a quick one: from now on each worker holds two
+    for first, count in ((2, 4), (6, 2), (8, 2)):
+        submit_run(machine, first, count)
+    held = machine._supervisor._dispatch.assignments
+    assert [run.unit for run in held(0)] == [2, 8] and [run.unit for run in held(1)] == [6]
+    machine.tell(Heard(0, run_done(2, 2, left=2)))
+    assert [run.unit for run in held(0)] == [4, 8]
+    machine.tell(Heard(0, messages.SlotWanted(4, 1, 7, 0)))
+    assert [message.question for message in machine.sent(0) if isinstance(message, messages.SlotGiven)] == [7]
+    machine.tell(Heard(0, run_done(4, 2)), Heard(0, run_done(8, 2)), Heard(1, run_done(6, 2)))
+    assert [delivery.unit for delivery in machine.of(messages.Delivery)] == [2, 4, 8, 6]
+    assert not list(machine._supervisor.outstanding)
+
+
+def test_rest_of_a_run_of_a_dead_worker_is_made_again() -> None:
+    """Its mark may still name the unit that it has answered last."""
+    machine = Machine()
+    submit_run(machine, 5, 4)
+    machine.tell(Heard(0, run_done(5, 2, left=2)), Exited(0, -signal.SIGKILL, sample(3), "stack", in_hand=6))
+    (replaced,) = machine.of(messages.Replaced)
+    assert replaced.end.unit == 7
+    machine.commands.clear()
+    machine.tell(Started(0, 200))
+    machine.done(0, 7)
+    machine.done(0, 8)
+    assert [(message.unit, message.work) for message in machine.sent(0)] == [(7, b"work 7"), (8, b"work 8")]
+
+
+def test_run_of_a_dead_worker_is_made_again_one_by_one() -> None:
+    machine = Machine()
+    submit_run(machine, 5, 3)
+    machine.tell(Exited(0, -signal.SIGKILL, sample(3), "stack", in_hand=6))
+    (replaced,) = machine.of(messages.Replaced)
+    assert replaced.end == messages.WorkerExit(0, 100, -signal.SIGKILL, 6, sample(3), "stack")
+    machine.commands.clear()
+    machine.tell(Started(0, 200))
+    for unit in range(5, 8):
+        machine.done(0, unit)
+    assert [(message.unit, message.work) for message in machine.sent(0)] == [
+        (unit, b"work %d" % unit) for unit in range(5, 8)
+    ]
+
+
+def test_stall_within_a_run_names_its_unit() -> None:
+    machine = Machine(stall_warning=1.0, stall_action="restart")
+    submit_run(machine, 5, 3)
+    machine.tell(Inspected(0, 5, 2.0, sample(1), "stack", in_hand=7))
+    (stalled,) = machine.of(messages.Stalled)
+    assert stalled.unit == 7 and machine.of(Kill) == [Kill(0)]
+    machine.commands.clear()
+    machine.tell(Exited(0, -signal.SIGKILL, sample(1), "stack", in_hand=7))
+    (replaced,) = machine.of(messages.Replaced)
+    assert replaced.end.unit == 7 and replaced.end.stalled
+
+
+def test_memory_is_left_for_all_units_of_an_earlier_run() -> None:
+    """The worker may leave them to others one by one, and each needs a slot then."""
+    machine = Machine(workers=2, capacity=3)
+    submit_run(machine, 0, 3)
+    machine.submit([3])
+    machine.tell(Heard(1, messages.SlotWanted(3, 1, 7, 0)))
+    assert not [message for message in machine.sent(1) if isinstance(message, messages.SlotGiven)]
+    machine.tell(Heard(0, run_done(0, 3)))
+    assert [message.question for message in machine.sent(1) if isinstance(message, messages.SlotGiven)] == [7]
+
+
+def test_dropped_run_leaves_nothing() -> None:
+    machine = Machine()
+    submit_run(machine, 0, 4)
+    machine.tell(messages.Drop(4))
+    assert machine.sent(0) == [messages.Drop(4)]
+    machine.tell(Heard(0, run_done(0, 2, left=2)), Heard(0, run_done(2, 2)))
+    assert [delivery.kind for delivery in machine.of(messages.Delivery)] == ["dropped", "dropped"]
+    assert not list(machine._supervisor.outstanding)
 
 
 def test_memory_kept_for_a_dropped_unit_goes_to_the_next() -> None:
@@ -177,7 +278,7 @@ def test_death_is_reported_and_its_unit_done_again() -> None:
     assert machine.of(Spawn) == [Spawn(0)]
     machine.tell(Started(0, 200))
     assert [message.unit for message in machine.sent(0)] == [0]
-    assert machine.of(messages.WorkerPids) == [([200],)]
+    assert machine.of(messages.WorkerPids) == [([200], {})]
 
 
 def test_deaths_beyond_the_limit_end_the_run() -> None:

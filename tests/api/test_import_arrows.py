@@ -84,7 +84,7 @@ ABOVE = {"loader.dataloader": "stoker.diagnostics.profile.profiling.*", "loader.
 
 LAZY = {
     *("PIL", "av", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "lmdb", "obstore"),
-    *("psycopg", "pyarrow", "ray", "soundfile", "sqlalchemy", "torch", "zarr"),
+    *("psycopg", "pyarrow", "ray", "soundfile", "sqlalchemy", "torch", "torchcodec", "zarr"),
     *("PIL", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "isal", "lmdb"),
     *("obstore", "psycopg", "pyarrow", "sqlalchemy", "torch", "zarr"),
     *("PIL", "backports", "compression", "confluent_kafka", "duckdb", "google_crc32c", "h5py", "lmdb", "obstore"),

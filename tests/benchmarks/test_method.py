@@ -61,7 +61,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
         pytest.param(
             "transport", "in process: batches of 128 kB", ["stoker", "torch", "bare thread"], marks=pytest.mark.long
         ),
-        ("overhead", "64 integers", ["stoker", "torch"]),
+        ("overhead", "64 integers", ["stoker", "torch", "stoker, threads"]),
         ("start", "forked, a small", ["stoker", "torch, fork"]),
         pytest.param("start", "import", ["stoker"], marks=pytest.mark.long),
         pytest.param(

@@ -173,3 +173,12 @@ def test_errors_of_containers_and_users_are_left_alone() -> None:
 
     with pytest.raises(OSError, match="not to be copied"):
         collate.default_collate([Odd(a=1)])
+
+
+def test_samples_that_were_not_awaited() -> None:
+    async def sample() -> int:
+        return 1
+
+    made = sample()
+    assert "those of torch's StackDataset are by stoker.StackDataset" in said([(made,)], LeafTypeError)
+    made.close()

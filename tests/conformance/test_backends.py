@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from stoker._engine.supervision import split_policy
+from stoker.loader._epoch import runs
 from stoker.testing.backends import SAMPLES, BackendSuite, ShardedStream
 from tests._engine.machines.local_cluster import LocalCluster
 
@@ -35,6 +36,26 @@ class TestThreads(BackendSuite):
 @pytest.mark.skipif(not FORK, reason="this platform does not fork")
 @pytest.mark.parametrize("workers", [1, 2, 5])
 class TestForkedProcesses(BackendSuite):
+    settings: ClassVar = {"multiprocessing_context": "fork"}
+
+
+class InRuns(BackendSuite):
+    """A worker makes batches one after the other wherever it may, whatever they cost."""
+
+    @pytest.fixture(autouse=True)
+    def in_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(runs, "FORCED", 3)
+
+
+@pytest.mark.parametrize("workers", [2])
+class TestRunsOfThreads(InRuns):
+    settings: ClassVar = {"worker_method": "thread"}
+    global_generators = False
+
+
+@pytest.mark.skipif(not FORK, reason="this platform does not fork")
+@pytest.mark.parametrize("workers", [2])
+class TestRunsOfProcesses(InRuns):
     settings: ClassVar = {"multiprocessing_context": "fork"}
 
 
@@ -67,6 +88,18 @@ class TestThreadsInProcesses(BackendSuite):
 @pytest.mark.parametrize("workers", [2])
 class TestCleanProcesses(BackendSuite):
     settings: ClassVar = {"multiprocessing_context": "spawn"}
+
+
+@pytest.mark.parametrize("workers", [2])
+class TestRunsOfCleanProcesses(InRuns):
+    settings: ClassVar = {"multiprocessing_context": "forkserver"}
+
+
+@pytest.mark.parametrize("workers", [2])
+class TestRunsOfSpawnedProcesses(InRuns):
+    @pytest.fixture(autouse=True)
+    def no_fork(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(os, "fork", raising=False)
 
 
 @pytest.mark.parametrize("workers", [2])

@@ -112,6 +112,7 @@ class LateDevice(CopyDevice):
         self.copied: list[int] = []
         self.captures = False
         self.allowed = True
+        self.decoder: Any = None  # of JPEGs
         self._free: dict[tuple[str, int], list[np.ndarray[Any, Any]]] = {}
         self.allocated = 0
 
@@ -191,6 +192,17 @@ class LateDevice(CopyDevice):
         import ctypes
 
         return ctypes.string_at(address, size)
+
+    def decoded(self, images: Any) -> torch.Tensor:
+        """As TorchCodec does: waits for the work of the current stream, and leaves the last step to it."""
+        self.called("decoded")
+        while self._current.work:
+            assert self.run(1)
+        pixels = images.decoded_on(torch.device("cpu"), self.decoder)
+        made = self.empty_like(pixels)
+        data, to = pixels.numpy().tobytes(), made.data_ptr()
+        self._current.work.append(lambda: _move(to, len(data), data))
+        return made
 
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         self.called("pinned")

@@ -103,6 +103,11 @@ SITUATIONS = {
         ["Pass num_workers=8", DISK],
         ["threads_per_worker"],
     ),
+    "samples are awaited": (
+        situation(4, 0.8, (2.9, SLEEPS), 0.06, awaited=16),
+        ["Pass num_workers=8: samples wait", DISK, "concurrency=32 does it in 4 processes"],
+        ["threads_per_worker"],
+    ),
     "samples sleep, few workers": (
         situation(1, 0.5, (0.099, SLEEPS), 0.06),
         ["Pass num_workers=2", DISK, "in 1 process."],

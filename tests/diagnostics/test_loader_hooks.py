@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stoker._core.machine.gpu_activity import GpuReading, GpuSample
 from stoker.device import accelerator
 from stoker.diagnostics.loader_hooks import LoaderHooks
-from stoker.diagnostics.measurements import Measurements
+from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements
 from stoker.diagnostics.recorder import Recorder, samples_in
-from stoker.diagnostics.run_findings import finding_lines, findings_of_loaders
+from stoker.diagnostics.run_findings import copies_of, finding_lines, findings_of_loaders
 from tests.ownership import moved
 
 data = pytest.importorskip("torch.utils.data")
@@ -66,7 +67,51 @@ def test_copies_to_a_device_are_found(recorder: Recorder, tmp_path: Path, monkey
     assert known.loaders[0].copies["bytes"] == 80
     (line,) = finding_lines(known, known.loaders)
     assert line.endswith(": 80 bytes of 3 batches were copied to the device.")
-    assert findings_of_loaders(known)[0]["copies"]["batches"] == 3
+    found = findings_of_loaders(known)[0]["copies"]
+    assert found["batches"] == 3 and found["bus"] is None and line.endswith(found["text"])
+
+
+def test_copies_of_a_loop_that_ends_no_epoch(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    device = accelerator.InOrderDevice(torch.device("cpu"))
+    monkeypatch.setattr(accelerator, "accelerator_of", lambda _: device)
+    iterator = iter(stoker_loader.DataLoader(list(range(100)), batch_size=4, device="mps"))
+    for _ in range(9):
+        next(iterator)
+    assert measured(recorder, tmp_path).loaders[0].copies["batches"] == 8
+
+
+def gpus(busy: float) -> list[GpuSample]:
+    """A GPU of PCI Express 5 that the program uses for 10 s."""
+    readings = [GpuReading("Z1", busy, (place > 0) << 30, 0, 80 << 30, 63e9) for place in range(11)]
+    return [GpuSample(float(place), (reading,)) for place, reading in enumerate(readings)]
+
+
+@pytest.mark.parametrize("busy", [0.5, 0.99])
+def test_copies_beside_the_bus(busy: float) -> None:
+    """Augmentation on a GPU that is the limit would be a mistake."""
+    counts = {"batches": 9, "bytes": 9e9, "staged": 0, "seconds": 0.2, "stalled": 0.05, "timed": 9e9, "registered": 4}
+    known = Measurements()
+    known.gpus = gpus(busy)
+    found = copies_of(known, MeasuredLoader({"site": "a.py:1"}, [EpochSpans(0.0, 9.0)], copies=counts))
+    assert found is not None and found["bus"] == 63e9 and "45.0 GB/s of the 63 of its bus, 75%" in found["text"]
+    assert ("leave them to the workers" in found["text"]) == (busy > 0.95)
+
+
+def test_other_machines_are_named(recorder: Recorder, tmp_path: Path) -> None:
+    loader = stoker_loader.DataLoader(list(range(10)), batch_size=4)
+    iterator = iter(loader)
+    next(iterator)
+    iterator._dispatcher.came_from("b (10.0.0.2)", 2_000_000)
+    for _ in iterator:
+        pass
+    known = measured(recorder, tmp_path)
+    (line,) = finding_lines(known, known.loaders)
+    assert ": b (10.0.0.2): 1 batches, 1.9 MiB over the network (" in line and line.endswith(" MB/s).")
+    assert findings_of_loaders(known)[0]["machines"] == known.loaders[0].machines
 
 
 def test_engine_is_stokers_where_the_iterator_is(recorder: Recorder, tmp_path: Path) -> None:

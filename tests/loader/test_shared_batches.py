@@ -302,7 +302,7 @@ class Told:
     """What an iterator asks its backend: whether workers share batches, and whether they have become more."""
 
     def __init__(self, shares: bool | None, grown: int = 0) -> None:
-        self.shares, self.grown = shares, grown
+        self.shares, self.grown, self.makes_runs = shares, grown, False
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -320,3 +321,24 @@ def test_what_has_no_lengths_is_refused(tmp_path: Path) -> None:
         lengths([{"a": 2.0}], "a", 0)
     with pytest.raises(KeyError, match="b"):
         lengths([{"a": 2}], "b", 0)
+
+
+class Awaited:
+    def __len__(self) -> int:
+        return 9
+
+    async def __getitem__(self, index: int) -> str:
+        await asyncio.sleep(0)
+        return "x" * index
+
+
+class AwaitedTogether(Awaited):
+    async def __getitems__(self, indices: list[int]) -> list[str]:
+        return [await self[index] for index in indices]
+
+
+@pytest.mark.leaves_behind("the event loop of this thread stays for its next samples")
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [Awaited, AwaitedTogether])
+def test_lengths_of_awaited_samples(kind: type[Awaited], workers: int) -> None:
+    assert lengths(kind(), len, workers).tolist() == list(range(9))

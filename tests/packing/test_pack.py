@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -239,3 +240,15 @@ def test_what_hdf5_does_not_hold_is_refused(row: Any, tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     with pytest.raises(PackError, match="HDF5 holds no field"):
         pack([row] * 3, tmp_path, format="hdf5", num_workers=0)
+
+
+class Awaited(Rows):
+    async def __getitem__(self, index: int) -> Any:
+        await asyncio.sleep(0)
+        return super().__getitem__(index)
+
+
+def test_awaited_samples_are_written(tmp_path: Path) -> None:
+    for name, dataset in {"plain": Rows(), "awaited": Awaited()}.items():
+        pack(dataset, tmp_path / name, format="npy", num_workers=1, verify=True)
+    assert contents(tmp_path / "plain") == contents(tmp_path / "awaited")

@@ -41,6 +41,9 @@ between samples it alone changes.
 DUTIES = 2
 """Index at which a worker process records whether it has duties at its end."""
 
+IN_HAND = 3
+"""Index at which a worker process records the number of the unit of a run that it makes."""
+
 NEW_MARK = (0, Activity.IDLE)
 
 
@@ -88,7 +91,7 @@ SEVERAL = Position(Activity.SEVERAL)
 
 
 SIZE = 128
-"""Bytes for each worker, of which it writes 24. Two that write to one line of a cache would wait for each other at
+"""Bytes for each worker, of which it writes 32. Two that write to one line of a cache would wait for each other at
 every sample; some processors fetch lines in pairs."""
 
 _STEP = SIZE // 8
@@ -97,7 +100,7 @@ _STEP = SIZE // 8
 def views_of(memory: mmap.mmap) -> list[memoryview]:
     """The memory of the workers' marks."""
     words = memoryview(memory).cast("q")
-    return [words[at : at + 3] for at in range(0, len(words), _STEP)]
+    return [words[at : at + 4] for at in range(0, len(words), _STEP)]
 
 
 class WorkerActivity:
@@ -127,6 +130,10 @@ class WorkerActivity:
         view = self._views[worker]
         return Position.of(view[PLACE], view[ACTIVITY])
 
+    def in_hand(self, worker: int) -> int:
+        """Returns the number of the unit of a run that the worker made last, or has in hand."""
+        return self._views[worker][IN_HAND]
+
     def has_duties(self, worker: int) -> bool:
         """Whether the worker has something to do at its end."""
         return bool(self._views[worker][DUTIES])
@@ -135,4 +142,4 @@ class WorkerActivity:
         """Another begins in its place."""
         view = self._views[worker]
         view[PLACE], view[ACTIVITY] = NEW_MARK
-        view[DUTIES] = 0
+        view[DUTIES], view[IN_HAND] = 0, -1

@@ -326,15 +326,36 @@ Whole = Literal["batch", "error", "end", "empty"]
 """The outcome of a unit."""
 
 
+EARLY = 0.005
+"""Seconds of work on a run of units after which a worker answers with the finished ones, before it makes the rest."""
+
+
+class Cost(NamedTuple):
+    """The cost of units that a worker made at once, one or a run.
+
+    Attributes:
+        units: number of them.
+        seconds: of work.
+        size: bytes of their batches; None if the backend does not know it.
+    """
+
+    units: int
+    seconds: float
+    size: int | None = None
+
+
 @dataclass
 class Answer:
-    """The outcome of a unit. `value` belongs to the backend until `Backend.open`."""
+    """The outcome of a unit. `value` belongs to the backend until `Backend.open`. The last answer of units that were
+    made at once may have their `cost`.
+    """
 
     unit: int
     kind: Whole
     value: object
     worker: int
     report: UnitReport = UnitReport()  # noqa: RUF009 - immutable
+    cost: Cost | None = None
 
 
 class Where(NamedTuple):
@@ -370,6 +391,9 @@ class EventSink(Protocol):
 
     def unpickled(self, seconds: float, size: int) -> None:
         """Records that a worker unpickled its own copy of the job: the seconds it took, and the bytes of its memory."""
+
+    def came_from(self, machine: str, size: int) -> None:
+        """Records that a batch of this many bytes has come from another machine."""
 
 
 class Capabilities(NamedTuple):
@@ -416,6 +440,18 @@ class Backend(ABC):
 
         Several workers may share a unit that has `rows`; one worker makes a unit with 0 rows.
         """
+
+    def submit_run(self, unit: int, works: Sequence[object]) -> None:
+        """Queues units for any worker, this one and those that follow it, which one worker may make in a run. Each is
+        answered as any other.
+        """
+        for number, work in enumerate(works, unit):
+            self.submit(number, work, None)
+
+    @property
+    def makes_runs(self) -> bool:
+        """Whether a worker may make a run of units at once now."""
+        return self.capabilities.has_workers
 
     def flush(self) -> None:  # noqa: B027 - most begin at once
         """Begins the submitted units now."""
@@ -467,7 +503,7 @@ class Backend(ABC):
 
     @property
     def grown(self) -> int:
-        """Number of workers after growth; 0 before any growth."""
+        """Number of workers after growth; 0 before any growth. It may fall where workers come and go by demand."""
         return 0
 
     def cpu_seconds(self) -> dict[int, float]:

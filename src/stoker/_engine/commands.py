@@ -54,6 +54,7 @@ class Exited(NamedTuple):
         position: its activity and place.
         stack: its last Python stack, if it could still write it.
         is_lost: whether its machine ended with it, or cannot be reached: no work of its own may be to blame.
+        in_hand: number of the unit of a run that it made last, or has in hand.
     """
 
     worker: int
@@ -61,6 +62,7 @@ class Exited(NamedTuple):
     position: Position
     stack: str = ""
     is_lost: bool = False
+    in_hand: int = -1
 
 
 class Drains(NamedTuple):
@@ -78,6 +80,7 @@ class Inspected(NamedTuple):
     seconds: float
     position: Position
     stack: str
+    in_hand: int = -1
 
 
 class Away(NamedTuple):

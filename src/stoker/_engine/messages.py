@@ -107,17 +107,22 @@ PlainReport = tuple[
 ]
 """A `UnitReport`, field by field."""
 
+MadeKind = Literal["batch", "error", "empty"]
+Made = tuple[MadeKind, object, PlainReport]
+"""The outcome of one unit of a run: its kind, its value, and the job's report."""
+
 # From the trainer to the supervisor
 
 
 class Submit(NamedTuple):
     """Queues a unit, for `worker` if it is bound to one. Workers may share its `rows`, unless these are 0. `freed` are
-    the slots that the trainer has let go of since the last message.
+    the slots that the trainer has let go of since the last message. The work of a run is a list, for the units from
+    `unit` on, in order.
     """
 
     unit: int
     worker: int | None
-    work: bytes
+    work: bytes | list[bytes]
     freed: list[int]
     rows: int
 
@@ -177,11 +182,12 @@ class AskWorkers(NamedTuple):
 
 class Unit(NamedTuple):
     """A unit to make, or a `part` of one, and an idle slot for it, if there is one. `known` are its known faults.
-    `made` are parts of it that other workers have made: those with a layout lie in the slot.
+    `made` are parts of it that other workers have made: those with a layout lie in the slot. The work of a run is a
+    list, for the units from `unit` on, in order.
     """
 
     unit: int
-    work: bytes
+    work: bytes | list[bytes]
     slot: PlainSlot | None
     known: Sequence[KnownFault]
     part: Part | None
@@ -235,13 +241,14 @@ class Leaves(NamedTuple):
 
 class SlotWanted(NamedTuple):
     """Requests a slot of `size` for the unit in place of its present one; the worker waits for `SlotGiven`. It has
-    `own` bytes of private memory.
+    `own` bytes of private memory. Where memory is plentiful, the slot has room for the `wish` of a run.
     """
 
     unit: int
     size: int
     question: int
     own: int
+    wish: int = 0
 
 
 class RowsWanted(NamedTuple):
@@ -256,19 +263,20 @@ class RowsWanted(NamedTuple):
     layout: PlainLayout | None = None
 
 
-Kind = Literal["batch", "error", "end", "empty", "rows", "misfit", "short"]
+Kind = Literal["batch", "error", "end", "empty", "run", "rows", "misfit", "short"]
 """The kind of a worker's answer. A "batch", an "error", the "end" of a stream, "empty" if all samples were left out.
-For part of a unit: "rows", with layout, texts and the form of the samples; "misfit" if the results cannot be joined as
-rows, and "short" if there was no memory, with the samples in their place and whether the same holds for all units.
+A "run" has a list of `Made`, which may be shorter than the run that was to be made. For part of a unit: "rows", with
+layout, texts and the form of the samples; "misfit" if the results cannot be joined as rows, and "short" if there was no
+memory, with the samples in their place and whether the same holds for all units.
 """
 
-Delivered = Literal["batch", "error", "end", "empty", "dropped"]
+Delivered = Literal["batch", "error", "end", "empty", "run", "dropped"]
 """The kind of an answer to the trainer: "dropped" if the unit is no longer wanted."""
 
 
 class UnitDone(NamedTuple):
     """The worker has made the unit or its part, in this number of seconds, of which its process used `processor`;
-    `report` is the job's report.
+    `report` is the job's report. Of a run there are units `left`, which it makes next.
     """
 
     unit: int
@@ -277,6 +285,7 @@ class UnitDone(NamedTuple):
     seconds: float
     report: PlainReport
     processor: float
+    left: int = 0
 
 
 class Broken(NamedTuple):
@@ -291,7 +300,7 @@ class Broken(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """The outcome of a unit. A batch lies in the slot."""
+    """The outcome of a unit, or of units of a run, made in this number of `seconds`. Batches lie in the slot."""
 
     unit: int
     kind: Delivered
@@ -299,12 +308,14 @@ class Delivery(NamedTuple):
     slot: PlainSlot | None
     worker: int
     report: PlainReport
+    seconds: float = 0.0
 
 
 class WorkerPids(NamedTuple):
-    """The pids of the workers that have been started."""
+    """The pids of the workers that have been started; of those on other machines, by number, the machine."""
 
     pids: list[int]
+    machines: dict[int, str] = {}  # noqa: RUF012 - never written
 
 
 class Starved(NamedTuple):
@@ -559,16 +570,19 @@ class Greeting(NamedTuple):
 
 
 class Activities(NamedTuple):
-    """The mark of a worker, and whether it has duties at its end. A sign of life of its host."""
+    """The mark of a worker, whether it has duties at its end, and the time by the clock of timings there. A sign of
+    life of its host.
+    """
 
     worker: int
     place: int
     activity: int
     duties: int
+    clock: float | None = None
 
 
 FromTrainer = Submit | Freed | NeedsMemory | Streams | Drop | Grow | Pulse | AskStacks | AskWorkers
-ToWorker = Unit | SlotGiven | Resume | TrimMemory | Leave
+ToWorker = Unit | Drop | SlotGiven | Resume | TrimMemory | Leave
 FromWorker = Unpickled | Leaves | SlotWanted | RowsWanted | UnitDone | Broken
 ToTrainer = (
     Delivery

@@ -60,6 +60,7 @@ from stoker._engine.messages import (
     HeldBack,
     LastDeath,
     Leaves,
+    Made,
     NeedsMemory,
     PlainSlot,
     Pulse,
@@ -89,6 +90,7 @@ from stoker._engine.process.split_units import SplitUnits
 from stoker._engine.process.worker_events import Blame, WorkerDeath, not_started
 from stoker._engine.supervision import rules
 from stoker._engine.supervision.admission import Admission, Refused
+from stoker._engine.supervision.demand import Demand
 from stoker._engine.supervision.dispatch import Dispatch
 from stoker._engine.supervision.restarts import ends_itself
 from stoker._engine.supervision.rules import IdlePolicy, RecyclingPolicy, Rules, Stall, Stalls
@@ -96,6 +98,7 @@ from stoker._engine.supervision.slot_allocator import SlotAllocator, WorkerMemor
 from stoker._engine.supervision.split_policy import SplitPolicy
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Arena, Board, Slot
+from stoker._engine.transport.writer import Packed
 
 TOLD = (4, 32, 256)
 """Numbers of answers after which the trainer gets the cost of a row and the memory of a unit: the next epoch knows them
@@ -123,6 +126,7 @@ class _Worker:
         self.is_warm = False  # whether it has answered: its first samples may import modules and open files
         self.retires = False
         self.drains: str | None = None  # why its machine is to be taken away
+        self.is_released = False  # it is not needed, and no other takes its place
         self.stays = False  # it should retire, but no other worker could continue its stream
         self.stall: tuple[Stall, str] | None = None  # the stall for which it was ended, and its stack then
 
@@ -171,14 +175,16 @@ class Supervisor:
         self._there: dict[int, _Worker] = {}
         self._unpickling: dict[int, float] = {}  # worker that unpickles the job → its deadline; the next one first
         self._leaving: dict[int, float] = {}  # worker → when it was dismissed, or announced that it leaves
-        self._due = dict.fromkeys(range(self._local, workers), 0.0)  # number of an absent worker → when it is started
+        self._demand = Demand(rules.remote) if rules.on_demand else None
+        elsewhere = range(0 if rules.on_demand else rules.remote)
+        self._due = {self._local + place: 0.0 for place in elsewhere}  # number of an absent worker → when it is started
         self._starting: set[int] = set()  # the absent workers that have a command to start
         self._held_back: set[int] = set()  # the absent workers that, as the trainer knows, cannot be started
         self._alone_since: float | None = None  # since when no worker can continue, and none can be started
         self._unpickles, self._ahead = unpickles, ahead
         self._ever_began = not unpickles
         self._unpickled_in: float | None = None  # the longest unpickling so far, in seconds
-        self._work: dict[int, bytes] = {}  # of units that are not answered
+        self._work: dict[int, bytes | list[bytes]] = {}  # of units that are not answered; of a run by its first unit
         self._streams = StreamStates()
         self._dropped_below = 0
         self._answered = 0
@@ -214,7 +220,7 @@ class Supervisor:
                     self._work[unit] = work
                     if not (self._watching and self._timer is not None):  # no unit was watched
                         self._is_due = True
-                    self._dispatch.submitted(unit, number, rows)
+                    self._dispatch.submitted(unit, number, rows, len(work) if isinstance(work, list) else 1)
                 case Freed():
                     self._slots.put_back(event.slots)
                 case NeedsMemory():
@@ -271,8 +277,14 @@ class Supervisor:
         self._out.append(Send(worker, message))
 
     def _tell_pids(self) -> None:
-        pids = [worker.pid for worker in self._there.values()]
-        self._out.append(Tell(WorkerPids([pid for pid in pids if isinstance(pid, int)])))
+        pids: list[int] = []
+        machines: dict[int, str] = {}
+        for number, worker in self._there.items():
+            if isinstance(worker.pid, int):
+                pids.append(worker.pid)
+            else:
+                machines[number] = worker.pid.rpartition(" on host ")[2]
+        self._out.append(Tell(WorkerPids(pids, machines)))
 
     # Births and deaths
 
@@ -370,7 +382,7 @@ class Supervisor:
 
     def _bury(self, event: Exited) -> None:
         """Handles the end of a worker: frees its slots, and queues its units again unless the run ends."""
-        number, code, position, stack, is_lost = event
+        number, code, position, stack, is_lost, in_hand = event
         self._troubled = self._is_due = True
         worker, now = self._there.pop(number), self._now
         was_unpickling = self._unpickling.pop(number, None) is not None
@@ -378,10 +390,15 @@ class Supervisor:
         runs = self._dispatch.died(number)
         lost, units = [run.unit for run in runs if not run.is_part], [run.unit for run in runs]
         self._slots.lost(number, lost)
+        units[:1] = [self._in_hand(unit, in_hand) for unit in units[:1]]
+        lost = [unit for first in lost for unit in self._apart(first)]
         self._stalls.works_on(number, None, now)
         if worker.retires and not runs:
             self._memory.left(number)
-            self._due[number] = now
+            if worker.is_released:
+                self._tell_pids()
+            else:
+                self._due[number] = now
             return
         if was_unpickling:  # it had not begun its units
             units = []
@@ -415,6 +432,21 @@ class Supervisor:
         for number in [*(number for number in due if number < self._needed), *more[:1]]:
             self._starting.add(number)
             self._out.append(Spawn(number))
+
+    def _meet(self, demand: Demand) -> None:
+        """Asks for workers on other machines, or releases some: those with the highest numbers first."""
+        elsewhere = range(self._local, self._workers)
+        there = [number for number in elsewhere if number in self._there and not self._there[number].retires]
+        absent = [number for number in elsewhere if number not in self._there and number not in self._due]
+        asked = sum(number in self._due for number in elsewhere)
+        more = demand.look(len(self._dispatch.alive - self._dispatch.busy), len(there), asked, self._now)
+        self._due.update(dict.fromkeys(absent[: max(0, more)], self._now))
+        idle = [number for number in reversed(there) if not self._dispatch.assignments(number)]
+        for number in idle[: max(0, -more)]:
+            worker = self._there[number]
+            worker.retires = worker.is_released = True
+            self._dispatch.retires(number)
+            self._dismiss_if_idle(worker, number)
 
     def _drains(self, number: int, reason: str) -> None:
         worker = self._there.get(number)
@@ -459,9 +491,9 @@ class Supervisor:
         match message:
             case UnitDone():
                 self._take_answer(number, message)
-            case SlotWanted(unit, size, question, own):
+            case SlotWanted(unit, size, question, own, wish):
                 worker.asked = question
-                self._slots.asked(number, unit, size, own)
+                self._slots.asked(number, unit, size, own, wish if wish > size else 0)
             case RowsWanted(unit, size, question, own, layout):
                 if self._split_units.agrees(unit, layout):
                     slot = self._slots.share(unit, size, number, own)
@@ -479,10 +511,13 @@ class Supervisor:
                 self._out += [Tell(message), Stop()]
 
     def _take_answer(self, number: int, message: UnitDone) -> None:
-        unit, kind, value, seconds, fields, processor = message
+        unit, kind, value, seconds, fields, processor, _ = message
         report = UnitReport(*fields)
         self._answered += 1
         self._alone_since = None
+        if kind == "run":
+            self._take_run(number, message, self._there[number])
+            return
         run = self._dispatch.assignments(number)[0]  # a worker answers its units in the order in which it received them
         self._dispatch.answered(number, run, seconds)
         is_joined = self._split_units.is_joined(unit)
@@ -503,9 +538,13 @@ class Supervisor:
                 self._tell_whether_shared(report.samples)
             if is_joined:
                 report = self._split_units.joined(unit, report)
-            self._deliver(number, unit, cast("Delivered", kind), value, report)
+            self._deliver(number, unit, cast("Delivered", kind), value, report, seconds)
         if self._memory.growth is None:  # it needed no memory for its batch
             self._memory.showed(number, self._facts.own_bytes(number))
+        self._after_answer(number, worker, seconds, report)
+
+    def _after_answer(self, number: int, worker: _Worker, seconds: float, report: UnitReport) -> None:
+        """Looks after a worker that has answered."""
         if self._admission.is_short and not self._dispatch.assignments(number):
             self._send(
                 number, TrimMemory()
@@ -513,6 +552,46 @@ class Supervisor:
         worker.unseen += seconds
         if self._recycling_policy.counts or worker.retires or worker.drains or worker.unseen >= LOOK:
             self._care_for(worker, number, report)
+
+    def _apart(self, first: int, made: int = 0) -> list[int]:
+        """Makes single units of those of a run behind the first ones that are `made`; returns their numbers, or the
+        unit itself if it is no run.
+        """
+        works = self._work.get(first)
+        if not isinstance(works, list):
+            return [first][made:]
+        left = dict(enumerate(works[made:], first + made))
+        self._work.update(left)
+        return list(left)
+
+    def _in_hand(self, unit: int, in_hand: int) -> int:
+        """Returns the unit that a worker had in hand: `in_hand`, if that is one of the run that begins with `unit`."""
+        works = self._work.get(unit)
+        return in_hand if isinstance(works, list) and unit <= in_hand < unit + len(works) else unit
+
+    def _take_run(self, number: int, message: UnitDone, worker: _Worker) -> None:
+        """Takes the answer to the first units of a run; its worker makes the others next."""
+        first, _, value, seconds, _, processor, _ = message
+        made = cast("list[Made]", value)
+        self._dispatch.answered(number, self._dispatch.assignments(number)[0], seconds / len(made))
+        if left := cast("list[bytes]", self._work[first])[len(made) :]:
+            self._work[first + len(made)] = left
+            self._dispatch.goes_on(number, first + len(made), len(left))
+        reports = [UnitReport(*fields) for _, _, fields in made]
+        samples = sum(report.samples for report in reports)
+        if worker.is_warm:
+            self._split_policy.spent(False, samples, seconds, processor)
+        self._split_policy.learned(samples, seconds)
+        worker.is_warm = True
+        if self._shares is None:
+            self._tell_whether_shared(reports[-1].samples)
+        if self._troubled:
+            for unit in range(first + 1, first + len(made)):
+                self._blame.answered(unit)
+        self._deliver(number, first, "run", made, reports[-1]._replace(samples=samples), seconds)
+        if self._memory.growth is None:  # it needed no memory for its batches
+            self._memory.showed(number, self._facts.own_bytes(number))
+        self._after_answer(number, worker, seconds, UnitReport(samples=samples))
 
     def _conclude(self, unit: int, number: int) -> None:
         """Delivers a shared unit if all its rows are made, or queues it again if one worker has to join them."""
@@ -551,21 +630,30 @@ class Supervisor:
         seconds = None if self._split_policy.gave_up else self._split_policy.seconds
         self._out.append(Tell(Costs(seconds, self._memory.growth, self._split_policy.dearer)))
 
-    def _deliver(self, number: int, unit: int, kind: Delivered, value: object, report: UnitReport) -> None:
-        """Sends the answer of a unit to the trainer."""
+    def _deliver(
+        self, number: int, unit: int, kind: Delivered, value: object, report: UnitReport, seconds: float = 0.0
+    ) -> None:
+        """Sends the answer of a unit, or of a run, to the trainer."""
         self._work.pop(unit, None)
         if self._troubled:
             self._blame.answered(unit)
         self._streams.take(number, report)
-        slot = self._slots.answered(unit, kind, value)
+        if kind == "run":  # the last batch that lies in the slot says how much of it is used
+            in_slot = [made for what, made, _ in cast("list[Made]", value) if what == "batch" and _has_slot(made)]
+            slot = self._slots.answered(unit, "batch", in_slot[-1] if in_slot else (None, 0))
+        else:
+            slot = self._slots.answered(unit, kind, value)
         if unit < self._dropped_below:
             self._slots.put_back([] if slot is None else [slot.number])
             kind, value, slot = "dropped", None, None
-        self._out.append(Tell(Delivery(unit, kind, value, slot and _plain_slot(slot), number, plain(report))))
+        self._out.append(Tell(Delivery(unit, kind, value, slot and _plain_slot(slot), number, plain(report), seconds)))
 
     def _drop(self, before: int) -> None:
         self._dropped_below = before
         self._forget_dropped()
+        for number in self._there:
+            if any(isinstance(self._work.get(run.unit), list) for run in self._dispatch.assignments(number)):
+                self._send(number, Drop(before))
 
     def _forget_dropped(self) -> None:
         for unit in (*self._dispatch.dropped(self._dropped_below), *self._split_units.dropped(self._dropped_below)):
@@ -628,6 +716,7 @@ class Supervisor:
         failure = replace(Failure.of(why, "before a worker began the batch"), traceback="")
         self._dispatch.refused(unit)
         self._split_units.refused(unit)
+        self._dispatch.requeued(self._apart(unit, made=1))
         self._deliver(number, unit, "error", dumps(failure), UnitReport())  # the state of a stream does not change
 
     # What is due
@@ -650,6 +739,10 @@ class Supervisor:
             del self._unpickling[number]
             self._unpickling[number] = now + OPENED
             self._out.append(Inspect(number, None, OPENED))
+        if self._demand is not None and (self._work or any(number >= self._local for number in self._there)):
+            if now >= self._demand.looks_at:
+                self._meet(self._demand)
+            due.append(self._demand.looks_at)
         if self._due:
             self._replace()
             due += [when for number, when in self._due.items() if number not in self._starting]
@@ -711,17 +804,17 @@ class Supervisor:
 
     def _inspected(self, event: Inspected) -> None:
         """Reports a unit, or an unpickling, that takes too long."""
-        number, unit, seconds, position, stack = event
+        number, unit, seconds, position, stack, in_hand = event
         if unit is None:
             self._stuck.append(event)
             return
-        self._out.append(Notify(Stalled(number, unit, position, seconds, stack)))
+        self._out.append(Notify(Stalled(number, self._in_hand(unit, in_hand), position, seconds, stack)))
         if self._rules.stall_action == "restart":
             self._stalled.append(event)
 
     def _end_stalled(self) -> None:
         """Ends the workers whose stalls were reported, unless they have answered since."""
-        for number, unit, seconds, _, stack in self._stalled:
+        for number, unit, seconds, _, stack, in_hand in self._stalled:
             worker, assignments = self._there.get(number), self._dispatch.assignments(number)
             if worker is None or unit is None:
                 continue
@@ -730,13 +823,13 @@ class Supervisor:
             else:
                 goes_on = bool(assignments) and assignments[0].unit == unit
             if goes_on:
-                worker.stall = Stall(number, unit, seconds), stack
+                worker.stall = Stall(number, self._in_hand(unit, in_hand), seconds), stack
                 self._out.append(Kill(number))
         self._stalled.clear()
 
     def _give_up_on_stuck(self) -> None:
         """Ends the run if a worker has not finished unpickling: another worker would not finish either."""
-        for number, _, seconds, _, stack in self._stuck:
+        for number, _, seconds, _, stack, _ in self._stuck:
             if number in self._unpickling:
                 why = errors.WorkerStartError(
                     f"worker {number} of {self._workers} has been unpickling the dataset for {seconds:g} s, and is not "
@@ -754,6 +847,10 @@ class Supervisor:
 def unpickling(worker: int) -> int:
     """Returns the number that stands for the unpickling of the job by this worker where a stall has a unit: below 0."""
     return -1 - worker
+
+
+def _has_slot(batch: object) -> bool:
+    return cast("Packed", batch)[0] is not None
 
 
 def _plain_slot(slot: Slot) -> PlainSlot:

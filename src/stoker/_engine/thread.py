@@ -13,11 +13,24 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from stoker import errors
 from stoker._core.exceptions import summary_of
 from stoker._engine.activity import NEW_MARK, Position
-from stoker._engine.backend import Answer, Backend, EventSink, Failure, Job, JobFactory, NothingLeft, StreamEnd, located
+from stoker._engine.backend import (
+    EARLY,
+    Answer,
+    Backend,
+    Cost,
+    EventSink,
+    Failure,
+    Job,
+    JobFactory,
+    NothingLeft,
+    StreamEnd,
+    located,
+)
 from stoker._engine.backends import THREADS
 from stoker._engine.process_guard import check_owner, harmless
 from stoker._engine.supervision.dispatch import Assignment, Dispatch
@@ -25,8 +38,14 @@ from stoker._engine.supervision.rules import Rules, Stalls
 from stoker._engine.tracebacks import users_stacks
 from stoker.events import Event, WorkerStalled
 
+LOOK = EARLY
+"""Seconds between two looks of a waiting trainer at the answers of a run that has not ended."""
+
 JOIN = 0.5
 """Seconds that `close` waits for threads. A thread cannot be stopped: one in a slow sample ends by itself after it."""
+
+_Given = tuple[int, "Sequence[object]"]
+"""Number of the first unit of a run, and the work of each."""
 
 
 class _Closed(BaseException):
@@ -34,15 +53,15 @@ class _Closed(BaseException):
 
 
 class _Inbox:
-    """The units that a thread has been given, and None at its end."""
+    """The runs that a thread has been given, and None at its end."""
 
     def __init__(self) -> None:
-        self._given: queue.SimpleQueue[tuple[int, object] | None] = queue.SimpleQueue()
-        self._seen: deque[tuple[int, object] | None] = deque()  # by the job, which may have begun them
+        self._given: queue.SimpleQueue[_Given | None] = queue.SimpleQueue()
+        self._seen: deque[_Given | None] = deque()  # by the job, which may have begun them
         self.put = self._given.put
 
-    def get(self) -> tuple[int, object] | None:
-        """Returns the next unit, waiting for it."""
+    def get(self) -> _Given | None:
+        """Returns the next run, waiting for it."""
         return self._seen.popleft() if self._seen else self._given.get()
 
     def upcoming(self) -> Iterator[object]:
@@ -55,7 +74,21 @@ class _Inbox:
                 self._seen.append(item)
                 if item is None:
                     raise _Closed
-                yield item[1]
+                yield from item[1]
+
+
+class _RunEnd(NamedTuple):
+    """The end of a run, or of the first part of one: its thread makes the rest next, as a run of its own.
+
+    Attributes:
+        first: number of the run's first unit.
+        made: number of units that are answered.
+        seconds: of work on them.
+    """
+
+    first: int
+    made: int
+    seconds: float
 
 
 class _Outbox:
@@ -65,14 +98,25 @@ class _Outbox:
     """
 
     def __init__(self) -> None:
-        self._answers: deque[tuple[Answer, float]] = deque()
+        self._answers: deque[tuple[Answer, _RunEnd | None]] = deque()
         self._bell = threading.Lock()  # free: something has come
         self._bell.acquire()
 
-    def put(self, answer: Answer, seconds: float) -> None:
-        self._answers.append((answer, seconds))
-        with contextlib.suppress(RuntimeError):  # it has rung already
-            self._bell.release()
+    def put(self, answer: Answer, end: _RunEnd | None) -> None:
+        """Adds an answer. Only the last one of a run wakes the trainer at once: `LOOK` bounds its wait for others."""
+        self._answers.append((answer, end))
+        if end is not None:
+            with contextlib.suppress(RuntimeError):  # it has rung already
+                self._bell.release()
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def within_run(self) -> Answer | None:
+        """Takes and returns the next answer, unless it is the last one of its run, or there is none."""
+        if not self._answers or self._answers[0][1] is not None:
+            return None
+        return self._answers.popleft()[0]
 
     def wait(self, seconds: float | None) -> bool:
         """Returns whether there is an answer, waiting at most this time; may return early after an answer that was
@@ -86,7 +130,7 @@ class _Outbox:
         """Returns whether there is an answer of this unit or a later one."""
         return any(answer.unit >= unit for answer, _ in self._answers.copy())
 
-    def take(self) -> tuple[Answer, float]:
+    def take(self) -> tuple[Answer, _RunEnd | None]:
         self._bell.acquire(blocking=False)
         return self._answers.popleft()
 
@@ -112,15 +156,19 @@ class ThreadBackend(Backend):
         self._marks = [[*NEW_MARK] for _ in range(workers)]
         self._answers = _Outbox()
         self._queues = [_Inbox() for _ in range(workers)]
-        self._work: dict[int, object] = {}
+        self._in_hand = [-1] * workers  # the units that the threads work on
+        self._work: dict[int, Sequence[object]] = {}  # of runs that are not handed out, by their first units
+        self._runs: dict[int, Sequence[object]] = {}  # of several units, handed out
         self._dispatch = Dispatch(workers, at_once=rules.units_at_once)
         self._dropped_below = 0
+        self._dropped = [0]  # the same, for threads
         self._owner = os.getpid()
         self._events: deque[Event] = deque()  # not delivered yet
         closed = threading.Event()
         threads = []
         for number, inbox in enumerate(self._queues):
-            arguments = (job_factory, number, inbox, self._answers, closed, self._marks[number])
+            shared = (self._answers, closed, self._marks[number], self._in_hand, self._dropped)
+            arguments = (job_factory, number, inbox, *shared)
             threads.append(threading.Thread(target=_work, args=arguments, name=f"stoker-{number}", daemon=True))
             self._dispatch.joined(number)
         for thread in threads:
@@ -129,13 +177,25 @@ class ThreadBackend(Backend):
         self.close = weakref.finalize(self, _stop, closed, self._queues, threads)  # type: ignore[method-assign]
 
     def submit(self, unit: int, work: object, worker: int | None, rows: int = 0) -> None:
-        self._work[unit] = work
+        self._work[unit] = (work,)
         self._dispatch.submitted(unit, worker)
         self._hand_out()
 
+    def submit_run(self, unit: int, works: Sequence[object]) -> None:
+        self._work[unit] = works
+        self._dispatch.submitted(unit, None)
+        self._hand_out()
+
+    @property
+    def ready(self) -> int:
+        return len(self._answers)
+
     def _hand_out(self) -> None:
         for worker, (unit, *_) in self._dispatch.hand_out():
-            self._queues[worker].put((unit, self._work.pop(unit)))
+            works = self._work.pop(unit)
+            if len(works) > 1:
+                self._runs[unit] = works
+            self._queues[worker].put((unit, works))
             self._note_work(worker)
 
     def _note_work(self, worker: int) -> None:
@@ -144,6 +204,9 @@ class ThreadBackend(Backend):
 
     def receive(self, timeout: float | None) -> Answer:
         check_owner(self._owner)  # a forked child has none of its parent's threads
+        within = None if self._events else self._answers.within_run()
+        if within is not None and within.unit >= self._dropped_below:
+            return within
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             while self._events:  # events left when the user's listener raises are delivered with the next batch
@@ -153,7 +216,8 @@ class ThreadBackend(Backend):
             now = time.monotonic()
             left = None if until is None else max(0.0, until - now)
             look = self._stalls.next_look(now)
-            wait = min((seconds for seconds in (left, look) if seconds is not None), default=None)
+            soon = LOOK if self._runs else None
+            wait = min((seconds for seconds in (left, look, soon) if seconds is not None), default=None)
             if not self._answers.wait(wait):
                 if until is not None and time.monotonic() >= until:
                     raise errors.LoaderTimeoutError(
@@ -162,17 +226,29 @@ class ThreadBackend(Backend):
                     )
                 self._look_for_stalls()
                 continue
-            answer, seconds = self._answers.take()
-            self._dispatch.answered(answer.worker, Assignment(answer.unit), seconds)
-            self._stalls.answered(answer.unit)
-            self._note_work(answer.worker)
-            self._hand_out()
+            answer, end = self._answers.take()
+            if end is not None:
+                self._end_run(answer, end)
             if answer.unit >= self._dropped_below:
                 return answer
 
+    def _end_run(self, answer: Answer, end: _RunEnd) -> None:
+        """Hands out what comes behind a run, unless its thread has a rest of it."""
+        first, made, seconds = end
+        self._dispatch.answered(answer.worker, Assignment(first), seconds / made)
+        self._stalls.answered(first)
+        if left := self._runs.pop(first, ())[made:]:
+            self._runs[first + made] = left
+            self._dispatch.goes_on(answer.worker, first + made, len(left))
+        answer.cost = Cost(made, seconds)
+        self._note_work(answer.worker)
+        self._hand_out()
+
     def _look_for_stalls(self) -> None:
         """Reports stalls. Runs only while the trainer waits for a batch."""
-        for worker, unit, seconds in self._stalls.due(time.monotonic()):
+        for worker, first, seconds in self._stalls.due(time.monotonic()):
+            in_run = range(first, first + len(self._runs.get(first, ())))
+            unit = self._in_hand[worker] if self._in_hand[worker] in in_run else first
             position = Position.of(*self._marks[worker])
             where = self._event_sink.locate(unit, position)
             story = f"worker {worker} has been at {where.text} for {seconds:.3g} s."
@@ -201,7 +277,7 @@ class ThreadBackend(Backend):
         pass
 
     def drop(self, before: int) -> None:
-        self._dropped_below = before
+        self._dropped_below = self._dropped[0] = before
         for unit in self._dispatch.dropped(before):
             del self._work[unit]
 
@@ -229,7 +305,14 @@ def _stack_of(thread: threading.Thread) -> str:
 
 
 def _work(
-    job_factory: JobFactory, number: int, inbox: _Inbox, outbox: _Outbox, closed: threading.Event, mark: list[int]
+    job_factory: JobFactory,
+    number: int,
+    inbox: _Inbox,
+    outbox: _Outbox,
+    closed: threading.Event,
+    mark: list[int],
+    in_hand: list[int],
+    dropped: list[int],
 ) -> None:
     """Runs a worker thread."""
     where = f"in DataLoader worker thread {number}"
@@ -242,14 +325,27 @@ def _work(
     except BaseException as error:
         failed = _failure_of(error, where)
     while (item := inbox.get()) is not None and not closed.is_set():
+        first, works = item
         start = time.perf_counter()
-        unit, work = item
-        try:
-            answer = Answer(unit, "error", failed, number) if job is None else _run(job, unit, work, number, where)
-        except BaseException as error:  # otherwise the unit would have no answer
-            answer = Answer(unit, "error", _failure_of(error, where), number)
-        outbox.put(answer, time.perf_counter() - start)
-        del item, work, answer  # the batch is the trainer's now
+        for unit, work in enumerate(works, first):
+            in_hand[number] = unit
+            try:
+                if job is None:
+                    answer = Answer(unit, "error", failed, number)
+                elif unit < dropped[0]:
+                    answer = Answer(unit, "empty", None, number)
+                else:
+                    answer = _run(job, unit, work, number, where)
+            except BaseException as error:  # otherwise the unit would have no answer
+                answer = Answer(unit, "error", _failure_of(error, where), number)
+            made, end, now = unit + 1 - first, None, time.perf_counter()
+            if made == len(works) or now - start > EARLY:
+                end, works, first, start = _RunEnd(first, made, now - start), works[made:], unit + 1, now
+            outbox.put(answer, end)
+            del answer  # the batch is the trainer's now
+            if closed.is_set():
+                break
+        del item, works, work
     if job is not None:
         job.close()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from types import CoroutineType
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,11 @@ def unequal_types(batch: Sequence[Any]) -> LeafTypeError:
             "A dataset returns None if a return statement is missing, or to skip a sample: return a value for every "
             "sample, raise stoker.SkipSample to leave a sample out, or give a collate_fn that drops None."
         )
+    elif CoroutineType in types:
+        advice = (
+            "Samples were not awaited: those of torch's StackDataset are by stoker.StackDataset; in a dataset of your "
+        )
+        advice += "own, write `async def __getitem__` and await them there."
     elif len(set(types)) > 1:
         advice = "Return the same type for every sample."
     else:

@@ -37,6 +37,17 @@ default_collate_fn_map: dict[Key, CollateFn] = {
 Entries of torch's map of the same name take effect too and need not be repeated.
 """
 
+
+def register_collate_fn(kind: type, fn: CollateFn) -> None:
+    """Has the default collation use a function for samples, or parts of samples, of a type.
+
+    Args:
+        kind: of the samples. The module that defines it calls this, so that workers that load it know the function.
+        fn: called as `fn(batch, collate_fn_map=...)` with a list of them; returns what they are in the batch.
+    """
+    default_collate_fn_map[kind] = fn
+
+
 _OURS_FOR = {
     "collate_tensor_fn": "tensors",
     "collate_numpy_array_fn": "arrays",

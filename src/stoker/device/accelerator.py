@@ -86,6 +86,10 @@ class CopyDevice:
         """Copies a tensor to the device in the current stream: returns at once, or when it is done."""
         target.copy_(source, non_blocking=at_once)
 
+    def decoded(self, images: Any) -> Any:
+        """Returns images that are encoded on the host, decoded in the current stream and in memory of it."""
+        return images.decoded_on(self.device)
+
     def pinned(self, tensor: Any) -> Any:
         """Returns the tensor in torch's pinned memory, which outlives the copies that read it."""
         return tensor.pin_memory()

@@ -22,6 +22,8 @@ class CopyCounts:
         stalled: seconds of these that the device waited for a copy.
         timed: bytes whose seconds are known.
         registered: slots that were registered.
+        decoded: images that were encoded on the host.
+        decoded_by_cpu: those of them that a GPU does not decode.
         why_staged: why no slot can be registered; empty while that is not known.
     """
 
@@ -32,6 +34,8 @@ class CopyCounts:
     stalled: float = 0.0
     timed: int = 0
     registered: int = 0
+    decoded: int = 0
+    decoded_by_cpu: int = 0
     why_staged: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,6 +59,11 @@ def moves_itself(value: Any) -> bool:
     """Whether it is of a user's or a library's class with a `to()` of its own."""
     kind = type(value)
     return callable(getattr(kind, "to", None)) and (not isinstance(value, Mapping) or hasattr(kind, "pin_memory"))
+
+
+def decodes_itself(value: Any) -> bool:
+    """Whether it holds encoded images, which a device decodes."""
+    return callable(getattr(type(value), "decoded_on", None))
 
 
 def moved_by_itself(value: Any, one: CopyDevice, kept: list[Any]) -> Any:

@@ -24,7 +24,7 @@ from stoker.device import accelerator as accelerators
 from stoker.device import fields, pinning
 from stoker.device.accelerator import CopyDevice, DeviceEvent, DeviceStream
 from stoker.device.buffers import DeviceBuffers
-from stoker.device.copies import CopyCounts, found_on, is_plain, moved_by_itself, moves_itself
+from stoker.device.copies import CopyCounts, decodes_itself, found_on, is_plain, moved_by_itself, moves_itself
 from stoker.device.fields import FieldPlacement
 
 AHEAD_SHARE = 8
@@ -48,6 +48,7 @@ class _Move:
     target: Any
     accelerator: CopyDevice
     name: int  # of the tensor in the batch
+    is_there: bool = False  # whether the source is on the device: decoded there
 
     @property
     def is_even(self) -> bool:
@@ -257,10 +258,12 @@ class DeviceStage:
 
         def placed(path: str, value: Any) -> Any:
             paths.add(path)
-            is_tensor = isinstance(value, torch.Tensor)
-            if not (is_tensor or moves_itself(value)):
+            is_tensor, decodes = isinstance(value, torch.Tensor), decodes_itself(value)
+            if not (is_tensor or decodes or moves_itself(value)):
                 return fields.INSIDE
             device = self.placement.of(path, value)
+            if decodes:
+                return value if device is None else self._decoded(value, self._accelerator(device), moves)
             if device is None:
                 return pinning.pin(value) if self.pins else value if is_tensor else fields.INSIDE
             one = self._accelerator(device)
@@ -275,6 +278,21 @@ class DeviceStage:
             self.placement.check(paths)
             self._is_checked = True
         return batch, moves
+
+    def _decoded(self, value: Any, one: CopyDevice, moves: list[_Move]) -> Any:
+        """Decodes images, and returns memory of the consumer's stream for them.
+
+        The stream of copies waits for no work of the consumer here: the decoder returns when it is done, and the
+        program queues no step meanwhile.
+        """
+        with one.using(one.side):
+            made = one.decoded(value)
+        target = one.empty_like(made)
+        moves.append(_Move(made, target, one, id(made), is_there=True))
+        self.counts.decoded += len(value)
+        self.counts.decoded_by_cpu += len(value.by_cpu)
+        self.counts.bytes += value.data.nbytes - made.nbytes  # what crosses the bus
+        return target
 
     def _in_place(self, lease: Lease | None, moves: Sequence[_Move], is_ahead: bool) -> set[int]:
         """Returns the tensors that are read where they lie: in a slot. Registers it, if that delays nobody.
@@ -324,18 +342,18 @@ class DeviceStage:
         consumer, side = one.current(), one.side
         side.wait_event(consumer.record_event())  # the memory of the device may still be read by earlier work
         with one.using(side):
-            begun = one.timed_event()
+            begun = None if any(move.is_there for move in moves) else one.timed_event()  # else no time of the bus
             if begun is not None:
                 side.record_event(begun)
             try:
                 for move in moves:
                     source, lies_still = move.source, move.name in in_place
-                    if one.pins and not lies_still:
+                    if one.pins and not (lies_still or move.is_there):
                         source = one.pinned(source)  # torch keeps it until it is read
                         self.counts.staged += source.nbytes
-                    kept += [source] if lies_still else []
+                    kept += [source] if lies_still or move.is_there else []
                     kept.append(move.target)
-                    one.copy(move.target, source, one.pins or lies_still)
+                    one.copy(move.target, source, one.pins or lies_still or move.is_there)
                     copy.moved.append((move.target, one))
                     copy.size += source.nbytes
             finally:

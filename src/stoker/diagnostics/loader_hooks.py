@@ -243,6 +243,8 @@ class LoaderHooks(Observer):
                 recorder.end(record, asked, clock())
                 if copies := getattr(self_, "copies", None):
                     recorder.note({"loader": record.loader, "copies": copies})
+                if machines := getattr(self_, "machines", None):
+                    recorder.note({"loader": record.loader, "machines": machines})
                 raise
             except Exception as error:
                 self.faults.raised(error, clock())
@@ -250,6 +252,9 @@ class LoaderHooks(Observer):
             finally:
                 recorder.mark = outside
             got = clock()
+            taken = getattr(self_, "_num_yielded", 1)
+            if taken & (taken - 1) == 0 and (copies := getattr(self_, "copies", None)):  # a loop may end no epoch
+                recorder.note({"loader": record.loader, "copies": copies})
             first = batch[0] if type(batch) is list and batch else batch
             if type(first) is record.counted:
                 try:

@@ -261,7 +261,10 @@ def described(loader: Any) -> dict[str, Any]:
     settings["sampler"] = sampler_of(loader)
     plain = {name: value if isinstance(value, int | str) else None for name, value in settings.items()}
     is_stream = _attribute(loader, "_dataset_kind") == 1
-    return {"dataset": type(dataset).__name__, "class": type(loader).__name__, "stream": is_stream, **plain}
+    record = _attribute(loader, "_stoker")
+    awaited = 0 if record is None else record.options(loader).in_flight
+    about = {"dataset": type(dataset).__name__, "class": type(loader).__name__, "stream": is_stream}
+    return {**about, **plain, **({"awaited": awaited} if awaited else {})}
 
 
 def _context(loader: Any) -> str | None:

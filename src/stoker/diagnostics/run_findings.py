@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
+from stoker._core.machine.gpu_activity import bus_of
 from stoker.diagnostics.fault_log import NONE
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements
 from stoker.diagnostics.process_tree import MemoryReading, ProcessHistory
+from stoker.diagnostics.verdict import FULL, LONG
 from stoker.extend import copies_in_words
 
 JUDGED = 40
@@ -29,15 +31,17 @@ def growth_of(known: Measurements, loaders: Sequence[MeasuredLoader]) -> dict[in
 
 
 def findings_of_loaders(known: Measurements) -> list[dict[str, Any]]:
-    """Returns of each loader its `faults`, its `worker_growth` and its `copies` to devices (None if there are none), as
-    plain JSON values.
+    """Returns of each loader its `faults`, its `worker_growth` and its `copies` to devices (None if there are none),
+    and lines on other `machines` that made batches of its latest epoch, as plain JSON values. Copies have the `bus`,
+    bytes in a second or None, and their line, `text`.
     """
     growing = growth_of(known, known.loaders)
     return [
         {
             "faults": loader.faults.as_dict(known.begun),
             "worker_growth": growing[number].as_dict() if number in growing else None,
-            "copies": loader.copies or None,
+            "copies": copies_of(known, loader),
+            "machines": loader.machines,
         }
         for number, loader in enumerate(known.loaders)
     ]
@@ -71,12 +75,14 @@ def engine_lines(known: Measurements) -> Iterator[str]:
 
 
 def finding_lines(known: Measurements, loaders: Sequence[MeasuredLoader]) -> list[str]:
-    """Returns a line for each loader with faults, for each that copies to devices, and for each whose workers grow.
+    """Returns a line for each loader with faults, for each that copies to devices, for each other machine, and for each
+    whose workers grow.
 
     Of a loader of Stoker's without faults a line says so, if no other one is to be shown.
     """
     lines = [f"{loader.name}: {loader.faults.text}." for loader in loaders if loader.faults.counts]
-    lines += [f"{loader.name}: {copies_in_words(loader.copies)}." for loader in loaders if loader.copies]
+    lines += [f"{loader.name}: {found['text']}" for loader in loaders if (found := copies_of(known, loader))]
+    lines += [f"{loader.name}: {machine}." for loader in loaders for machine in loader.machines]
     if known.faults.counts:
         lines += [f"{one['what']}: {one['text']}" for one in known.faults.named]
     for growth in growth_of(known, loaders).values():
@@ -84,6 +90,21 @@ def finding_lines(known: Measurements, loaders: Sequence[MeasuredLoader]) -> lis
     if not lines and any(loader.about.get("engine") == "stoker" for loader in loaders):
         lines.append(f"Faults: none; {NONE}.")
     return lines
+
+
+def copies_of(known: Measurements, loader: MeasuredLoader) -> dict[str, Any] | None:
+    """Returns a loader's copies to devices, the rate of the bus, and what they say; None if there are none."""
+    if not loader.copies:
+        return None
+    bus = bus_of(known.gpus)
+    text = f"{copies_in_words(loader.copies, bus)}."
+    figures = loader.summary(gpus=known.gpus)
+    if figures.gpu is not None and figures.gpu >= FULL and figures.spent >= LONG:
+        text += (
+            f" The GPU is the limit, busy for {figures.gpu:.0%} of the time: augmentation or decoding on it "
+            "(batch_transform= with device=, decode_device=) makes the loop slower; leave them to the workers."
+        )
+    return {**loader.copies, "bus": bus, "text": text}
 
 
 COPIED = 0.5

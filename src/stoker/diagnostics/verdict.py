@@ -394,11 +394,11 @@ def _computing_samples(known: _Figures) -> str | None:
 
 
 def _waiting_samples(known: _Figures) -> str:
-    workers, used = known.workers, f"{known.used:.0%} of the CPUs are in use"
-    threads = ""
+    workers, threads, used = known.workers, "", f"{known.used:.0%} of the CPUs are in use"
     if known.threads == 1:
-        processes = f"{workers} process{'es' if workers > 1 else ''}"
-        threads = f" With stoker.DataLoader, threads_per_worker=8 does it in {processes}."
+        awaited = known.loader.about.get("awaited", 0)
+        way = f"concurrency={2 * awaited}" if awaited else "With stoker.DataLoader, threads_per_worker=8"
+        threads = f" {way} does it in {workers} process{'es' if workers > 1 else ''}."
     if known.making is None and known.used <= SPARE:
         return f"Pass num_workers={2 * workers}: {used}, so batches wait, for a disk or a network.{threads}"
     if known.making is None:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,6 +172,17 @@ def _look_up(pixels: Pixels, tables: Floats, out: Floats) -> None:
         functions.lookup(out.ctypes.data, pixels.ctypes.data, out[0].size, tables.ctypes.data)
 
 
+class NotedImage(NamedTuple):
+    """A sound JPEG, and a crop, a resize, a window and a flip that were noted: see `PendingImage`."""
+
+    source: bytes
+    crop: Corners | None
+    size: tuple[int, int] | None
+    window: Corners | None
+    resample: str
+    flip: bool
+
+
 class PendingImage:
     """An RGB image, with the operations that were asked for since its pixels were last made.
 
@@ -306,6 +317,12 @@ class PendingImage:
         if self._flip:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return np.array(image)
+
+    def noted(self) -> NotedImage | None:
+        """Returns the encoded JPEG and the operations; None if pixels were made."""
+        if not isinstance(self._source, bytes):
+            return None
+        return NotedImage(self._source, self._crop, self._size, self._window, self._resample, self._flip)
 
     def _decoded(self, source: bytes | Path) -> Pixels:
         return decode(source, self._crop, self._size, self._flip, window=self._window, resample=self._resample)

@@ -108,4 +108,5 @@ def _rules(options: LoaderOptions, record: LoaderRecord) -> Rules:
         mark_heap=heap.is_marked(options, record.ledger),
         units_at_once=options.units_at_once,
         remote=record.remote_workers,
+        on_demand=options.on_demand,
     )

@@ -135,7 +135,8 @@ def _workers(options: LoaderOptions, ledger: Ledger) -> str:
         kind = "clean interpreters, for which the dataset is unpickled once (its class declares unpickle_once)"
     remote = options.remote
     if remote is not None:
-        bound = f"; {remote.num_workers} on other machines, placed by Ray (address={remote.address!r}){bound}"
+        many = f"up to {remote.num_workers}, as they are needed," if options.on_demand else f"{remote.num_workers}"
+        bound = f"; {many} on other machines, placed by Ray (address={remote.address!r}){bound}"
     number = options.num_workers - (0 if remote is None else remote.num_workers)
     return f"{number} processes, {kind} ({birth.why}){lives}{bound}"
 

@@ -34,6 +34,7 @@ from stoker.loader import torch_support
 from stoker.loader._accounting import observer
 from stoker.loader._accounting.accounting import Accounting
 from stoker.loader._accounting.ledger import EventDispatcher
+from stoker.loader._accounting.report import Report
 from stoker.loader._epoch import epoch
 from stoker.loader._epoch.plan import Step
 from stoker.loader.backends import new_backend
@@ -443,6 +444,11 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
     def copies(self) -> dict[str, float]:
         """Returns the counts of the loader's copies to devices so far (`Report.copies`)."""
         return self._record.copies.as_dict()
+
+    @property
+    def machines(self) -> list[str]:
+        """Returns lines on the other machines that made batches of the latest epoch (`Report.machines`)."""
+        return Report.of(self._ledger).machines_in_words() if self._ledger.machines else []
 
     @property
     def is_open(self) -> bool:

@@ -160,7 +160,12 @@ class LoaderRecord:
         Args:
             images: whether processes that make samples, this one too, read JPEGs by Stoker's reader.
         """
-        options = dataclasses.replace(self._made_with, shard="torch", jpegs="everywhere" if images else "nowhere")
+        options = dataclasses.replace(
+            self._made_with,
+            shard="torch",
+            jpegs="everywhere" if images else "nowhere",
+            prefetch_is_given=False,  # torch's class stores its default
+        )
         if not options.capabilities.own_process:
             options = dataclasses.replace(options, seeding="worker")
         if not collate.is_default(collate.for_output(options.collate_fn, options.output)):

@@ -67,10 +67,13 @@ def settings(loader: Any, ours: LoaderRecord | None, names: Sequence[str], is_st
     """
     own = {} if ours is None else ours.own()  # a subclass may use these names for attributes of its own
     arguments = {name: own[name] if name in own else getattr(loader, name) for name in names if name not in _ORDER}
-    units = 1 if ours is None else ours.options(loader).units_at_once
+    options = None if ours is None else ours.options(loader)
     if ours is not None and (auto := ours.automatic(loader)) is not None:
         arguments |= {"num_workers": "auto", **auto.set_aside}
-    if arguments["prefetch_factor"] == max(2, units):  # the default, which follows from the other arguments
+    elif options is not None and options.on_demand:
+        arguments["num_workers"] = "auto"
+    is_default = arguments["prefetch_factor"] == 2 if options is None else not options.counts_batches
+    if is_default:  # it follows from the other arguments
         del arguments["prefetch_factor"]
     if loader.batch_size is None and loader.batch_sampler is not None:
         return arguments | {"batch_sampler": loader.batch_sampler}

@@ -16,6 +16,7 @@ from stoker._engine.supervision.split_policy import COMPARISONS, SplitPolicy, is
 from stoker.datasets.nesting import prefers_whole_batches
 from stoker.loader._epoch import gather_or_split
 from stoker.loader._epoch.plan import BatchesPlan, ComputedPlan, Step, StreamedPlan
+from stoker.loader._epoch.runs import AHEAD, RunLength, longest
 from stoker.loader._job.stream_guesses import Guess, Guesses
 from stoker.loader._job.work import Work
 
@@ -66,6 +67,7 @@ class UnitQueue:
         self._record, self._tell_once = record, record.tell_once
         self._guesses = Guesses(workers, record.tell_once, record.told)
         self._planned_all = False
+        self._planned: list[tuple[Step, Work]] = []  # not submitted
         self._sampler_error: BaseException | None = None
         self._outstanding = 0
         self._run = self._due = self.submitted
@@ -93,6 +95,8 @@ class UnitQueue:
         """
         self._epoch, self._walked, self._progress, self._set_epoch = begun, walked, progress, set_epoch
         self._is_stream = options.is_stream
+        self._ahead.runs = RunLength(most := longest(options))
+        self._reads_ahead = most > 1
         self._replaces = options.error_word not in ("raise", "skip")
 
     @property
@@ -157,6 +161,7 @@ class UnitQueue:
         self._outstanding -= 1
         self._answers[answer.unit] = answer
         self._epoch.plan.answered(answer.worker, answer.kind == "end")
+        self._ahead.runs.learn(answer)
         for note in answer.report.notes:  # last: a warning may be turned into an error
             self._tell_once(note)
         if answer.report.guess is not None:
@@ -167,16 +172,25 @@ class UnitQueue:
         if self._planned_all:
             return
         most, waiting = self._ahead.most(backend), len(self._answers)
-        if self._ahead.has_room(most, self._outstanding + waiting, backend.ready + waiting):
+        run = self._ahead.run(backend)
+        if self._ahead.has_room(most, self._outstanding + waiting, backend.ready + waiting, run):
             self._plan(backend, most)
             backend.flush()
 
     def _plan(self, backend: Backend, most: int) -> None:
-        plan, seed = self._epoch.plan, self._epoch.seed
-        while self._outstanding + len(self._answers) < most:
+        while most - self._outstanding - len(self._answers) >= (count := self._ahead.run(backend)):
+            self._plan_units(backend, count)
+            if not self._planned:
+                return
+            self._submit(backend)
+
+    def _plan_units(self, backend: Backend, count: int) -> None:
+        """Plans units until there are `count`, fewer at the end of the epoch."""
+        plan, seed, planned = self._epoch.plan, self._epoch.seed, self._planned
+        while len(planned) < count and not self._planned_all:
             try:
                 if self._walked is not None and self._meanwhile and not self._walked.is_ready:
-                    if not self.is_idle:
+                    if not (self.is_idle or self._reads_ahead):
                         return  # torch walks no further, even if more units may be under way
                     self._walked.walk(1)
                 step = plan.next()
@@ -206,10 +220,28 @@ class UnitQueue:
                 self._epoch.place.order if self._is_stream else None,
                 self._record.drawn,
             )
-            rows = self._ahead.rows(step.indices)
+            planned.append((step, work))
+
+    def _submit(self, backend: Backend) -> None:
+        """Submits the planned units: in a run, if there are several, or one after the other where that fails."""
+        first, planned, self._planned = self.submitted, self._planned, []
+        if len(planned) > 1 and backend.makes_runs:
+            self._steps.update(enumerate((step for step, _ in planned), first))
+            try:
+                backend.submit_run(first, [work for _, work in planned])
+            except Exception as error:  # the indices of one cannot be sent
+                if tears(error) or isinstance(error, errors.StokerError):
+                    raise
+                for unit in range(first, first + len(planned)):
+                    del self._steps[unit]
+            else:
+                self.submitted += len(planned)
+                self._outstanding += len(planned)
+                return
+        for step, work in planned:
             self._steps[self.submitted] = step
             try:
-                backend.submit(self.submitted, work, step.worker, rows)
+                backend.submit(self.submitted, work, step.worker, self._ahead.rows(step.indices))
             except errors.StokerError:
                 raise
             except Exception as error:  # its indices cannot be sent
@@ -293,6 +325,7 @@ class Prefetch:
 
     def __init__(self, options: LoaderOptions, ledger: Ledger) -> None:
         self._options, self._ledger = options, ledger
+        self.runs = RunLength(1)
         self._rows = options.batch_size or options.num_workers  # of the latest unit
         self._reckon(options.num_workers)
         self._shares = gather_or_split.may_share(options)
@@ -322,11 +355,17 @@ class Prefetch:
         number, self._ledger.ascending = self._ledger.ascending, self._ledger.ascending + 1
         return is_trial(number, self._workers, self._ledger.dearer)
 
+    def run(self, backend: Backend) -> int:
+        """Returns the number of units in the next run: units that are cheap enough for it are not worth sharing."""
+        return self.runs.now if self.runs.now > 1 and backend.makes_runs else 1
+
     def most(self, backend: Backend) -> int:
-        """Returns the number of units that may be under way: fewer if workers share each."""
+        """Returns the number of units that may be under way: fewer if workers share each, more if runs are cheap."""
         self._are_shared = backend.shares is True
-        if backend.grown > self._workers:
-            self._reckon(backend.grown)
+        if (grown := backend.grown) > self._workers or (grown and grown != self._workers and self._options.on_demand):
+            self._reckon(grown)
+        if (run := self.run(backend)) > 1:
+            return self._most if self._options.counts_batches else max(self._most, AHEAD * run * self._workers)
         if not self._shares or self._is_whole:
             return self._most
         shares = backend.shares
@@ -335,15 +374,18 @@ class Prefetch:
         return self._most_if_shared if shares else self._most
 
     @staticmethod
-    def has_room(most: int, under_way: int, ready: int) -> bool:
+    def has_room(most: int, under_way: int, ready: int, run: int = 1) -> bool:
         """Returns whether to submit units now. Waking the workers is the trainer's largest cost for a batch: while
-        all units under way are ready, the trainer submits several at once.
+        all units under way are ready, the trainer submits several at once. A run is submitted as a whole.
 
         Args:
             most: units that may be under way.
             under_way: units that are under way, with the ready ones.
             ready: units that are ready.
+            run: units in the next run.
         """
+        if run > 1:
+            return under_way + run <= most
         return under_way < most and (under_way * 2 <= most or ready < under_way)
 
     def _until_known(self, options: LoaderOptions, cost: float | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 import operator
 import os
@@ -19,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from stoker._core.machine.cpus import cpus
+from stoker.datasets.awaited import then
 from stoker.datasets.base import Dataset, is_stream
 from stoker.errors import MissingExtraError, MissingFieldError, StokerWarning
 from stoker.loader.dataloader import DataLoader
@@ -102,14 +104,20 @@ class _Measured(Dataset[int]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: Any) -> int:
-        return self._length(self.dataset[index], index)
+    def __getitem__(self, index: Any) -> Any:
+        return then(self.dataset[index], lambda sample: self._length(sample, index))
 
     @property
-    def __getitems__(self) -> Callable[[Sequence[Any]], list[int]]:
+    def __getitems__(self) -> Callable[[Sequence[Any]], Any]:
         """A function that measures several samples. Exists only if the dataset has `__getitems__`."""
         fetch = self.dataset.__getitems__
-        return lambda indices: list(map(self._length, fetch(indices), indices))
+        if not inspect.iscoroutinefunction(fetch):
+            return lambda indices: list(map(self._length, fetch(indices), indices))
+
+        async def measured(indices: Sequence[Any]) -> list[int]:
+            return list(map(self._length, await fetch(indices), indices))
+
+        return measured
 
     def _length(self, sample: Any, index: int) -> int:
         if isinstance(sample, Mapping) and not callable(self.key) and self.key not in sample:

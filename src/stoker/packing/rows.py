@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from stoker.datasets.awaited import then
 from stoker.datasets.base import Dataset
 from stoker.errors import PackError
 from stoker.extend import describe
@@ -51,8 +52,8 @@ class RowDataset(Dataset[Row]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> Row:
-        return row_of(self.dataset[index])
+    def __getitem__(self, index: int) -> Any:
+        return then(self.dataset[index], row_of)
 
     def describe(self, index: int) -> Any:
         return describe(self.dataset, index)

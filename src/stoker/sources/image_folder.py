@@ -56,6 +56,9 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
             upper and lower case. With a function, the listing is not cached.
         allow_empty: whether a class folder may be without images.
         cache: whether the listing is cached; or the file that it is cached in, however small it is.
+        decode_device: "cuda" has JPEGs decoded by the GPU of `DataLoader(device=)`, so that only their bytes are
+            copied there: see the guide on GPUs. `transform` is then a crop, a resize or a flip of `stoker.images`, or a
+            `Compose` of them. Needs the extra `decode` (TorchCodec). None decodes in the worker.
 
     Attributes:
         classes: names of the classes, sorted.
@@ -68,12 +71,14 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         MissingFolderError, NotAFolderError, UnreadableFolderError, FolderError: a folder cannot be listed.
         EmptyFolderError: `root` holds no folder, or a class no image. All of these are `OSError`s, and
             `FileNotFoundError`s if torchvision raises that.
+        ImageArgumentError, MissingExtraError: `decode_device` is not possible with these arguments, or here.
 
     `dataset[index]` raises `IndexError` for an index that is out of range, and else what `loader` and the transforms
     raise, with a note that names the file. A loader's `on_error=` applies.
     """
 
     stoker_protocol = True
+    decode_device: str | None = None  # pickles of former versions have none
 
     def __init__(
         self,
@@ -85,6 +90,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         allow_empty: bool = False,
         *,
         cache: bool | str | os.PathLike[str] = True,
+        decode_device: Any = None,
     ) -> None:
         self.root = os.path.expanduser(root) if isinstance(root, str) else root
         folder = os.path.expanduser(os.fspath(root))
@@ -92,6 +98,8 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         self.transform = transform
         self.target_transform = target_transform
         self.loader: Callable[[Any], Any] = read_image.read_rgb if loader is None else loader
+        if decode_device is not None:
+            self.decode_device = read_image.encoding().checked_device(decode_device, transform, loader is not None)
         self.extensions = read_image.EXTENSIONS if is_valid_file is None else None
         self.classes, self.class_to_idx = self.find_classes(folder)
         tops = sorted(self.class_to_idx)
@@ -139,9 +147,12 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         """Returns the image at `index`, which may be negative, and its class index, both after their transforms."""
         path, target = self.samples[index]
         with read_image.named(index, path):
-            image: Any = path if read_image.takes_path(self.transform, self.loader) else self.loader(path)
-            if self.transform is not None:
-                image = self.transform(image)
+            if self.decode_device is not None:
+                image: Any = read_image.encoding().encoded(path, self.transform)
+            else:
+                image = path if read_image.takes_path(self.transform, self.loader) else self.loader(path)
+                if self.transform is not None:
+                    image = self.transform(image)
             if self.target_transform is not None:
                 target = self.target_transform(target)
         return image, target

@@ -39,6 +39,17 @@ def takes_path(transform: Any, loader: Any) -> bool:
     return loader is read_rgb and getattr(transform, "reads_files", False) is True
 
 
+def encoding() -> Any:
+    """Returns the module that leaves JPEGs to a device.
+
+    Raises:
+        MissingExtraError: Pillow is not installed.
+    """
+    from stoker.images import encoded  # here, since Pillow is an extra
+
+    return encoded
+
+
 def pillow() -> Any:
     """Returns the module `PIL.Image`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import pytest
 
@@ -72,3 +73,24 @@ def test_real_gpu_has_a_name_and_memory() -> None:
         assert reading.used is not None and reading.total is not None and 0 < reading.used < reading.total
     assert all(uuid.startswith("GPU-") for uuid in nvml.uuids)
     nvml.close()
+
+
+def test_link_of_a_gpu_is_as_fast_as_its_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithLink(FakeDriver):
+        generation = 5
+
+        def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any, generation: Any) -> int:
+            generation._obj.value = self.generation
+            return 0
+
+        def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any, width: Any) -> int:
+            width._obj.value = 16
+            return self.unknown
+
+    driver = WithLink()
+    assert opened(monkeypatch, driver).readings()[0].bus == pytest.approx(63e9, rel=0.01)
+    driver.generation = 9
+    assert opened(monkeypatch, driver).readings()[0].bus is None
+    driver.generation, driver.unknown = 4, 3
+    assert opened(monkeypatch, driver).readings()[0].bus is None
+    assert opened(monkeypatch, FakeDriver()).readings()[0].bus is None  # a driver without these functions

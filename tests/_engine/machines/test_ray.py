@@ -116,7 +116,20 @@ def test_drained_node_finishes_its_units(cluster: Any) -> None:
             reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
             _gcs(cluster).drain_node(node.node_id, reason, "the spot price", int(1e3 * (time.time() + 60)))
     assert arrived == [*batches(0, None)]
-    assert [event.kind for event in told if isinstance(event, (WorkerRetired, WorkerDied))] in ([], ["WorkerRetired"])
+    assert [event.kind for event in told if isinstance(event, (WorkerRetired, WorkerDied))] in ([], ["retired"])
+
+
+@pytest.mark.long
+def test_machine_joins_where_all_workers_are_busy(cluster: Any) -> None:
+    remote = stoker.Ray(1, address=cluster.address)
+    dataset = Numbered(slow=0.2)
+    with stoker.DataLoader(
+        dataset, 6, num_workers="auto", persistent_workers=True, remote=remote, output="numpy"
+    ) as loader:
+        while not any(loader.report().machines for _ in loader):
+            pass
+        (counts,) = loader.report().machines.values()
+        assert counts["bytes"] >= 6 * 4096 * 4
 
 
 @pytest.mark.long

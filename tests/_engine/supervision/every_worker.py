@@ -53,10 +53,10 @@ class DispatchByAll(Dispatch):
 class SlotsByAll(SlotAllocator):
     """Counts the earlier units without a slot."""
 
-    def _leaves_room(self, unit: int, size: int, worker: int = -1) -> bool:
+    def _earlier(self, unit: int) -> int:
         assert self._asks == sorted(self._asking.values())
         earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
-        return not earlier or self._arena.can_give(earlier + 1, size, lambda: self.spoken_for(worker))
+        return earlier + self._dispatch.more_before(unit)
 
     def spoken_for(self, worker: int = -1) -> int:
         assert self._memory is not None

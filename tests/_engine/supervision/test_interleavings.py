@@ -7,6 +7,7 @@ ready, and is heard only when the trainer listens). Beside it runs a model of pl
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Iterable
 from typing import Any
@@ -253,8 +254,11 @@ class Interleavings(RuleBasedStateMachine):
 
     # The trainer
 
-    @rule(units=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3)), min_size=1, max_size=4))
-    def submit(self, units: list[tuple[int, int]]) -> None:
+    @rule(
+        units=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3)), min_size=1, max_size=4),
+        in_run=st.booleans(),
+    )
+    def submit(self, units: list[tuple[int, int]], in_run: bool = False) -> None:
         new = []
         for worker, size in units:
             unit, self.next = self.next, self.next + 1
@@ -264,7 +268,10 @@ class Interleavings(RuleBasedStateMachine):
             self.due.append(unit)
             self.unanswered.add(unit)
             new.append(unit)
-        self.hand_over(new)
+        if in_run and not (self.are_bound or self.shares):
+            self.handle(messages.Submit(new[0], None, [b""] * len(new), [], 0))
+        else:
+            self.hand_over(new)
 
     def hand_over(self, units: list[int]) -> None:
         rows = ROWS if self.shares else 0
@@ -275,6 +282,14 @@ class Interleavings(RuleBasedStateMachine):
         if kind == "dropped":
             assert unit < self.dropped_below and unit not in self.unanswered
             return
+        if kind == "run":  # the last one has the slot of all
+            last = unit + len(value) - 1
+            for each in range(unit, last):
+                self.take_one(each, "run", None, None)
+            unit, (kind, value, _) = last, value[-1]
+        self.take_one(unit, kind, value, slot)
+
+    def take_one(self, unit: int, kind: str, value: Any, slot: Any) -> None:
         self.unanswered.remove(unit)  # or it were answered twice
         self.answers[unit] = None if slot is None else (self.memory, slot[0])
         assert kind != "batch" or value[0] == (slot and slot[0])
@@ -312,13 +327,21 @@ class Interleavings(RuleBasedStateMachine):
             self.drop(back)
 
     def drop(self, back: int) -> None:
-        self.dropped_below = max(self.dropped_below, self.next - back)
+        before = self.next - back
+        if any(unit < before < unit + length for unit, length in self.runs()):
+            before = self.next  # the trainer drops no part of a run
+        self.dropped_below = max(self.dropped_below, before)
         below = {unit for unit in self.due if unit < self.dropped_below}
         self.due = [unit for unit in self.due if unit not in below]
         self.unanswered -= below
         for unit in below & set(self.answers):
             self.let_go(unit)
         self.handle(messages.Drop(self.dropped_below))
+
+    def runs(self) -> list[tuple[int, int]]:
+        """The units of the supervisor, with the length of those that begin a run."""
+        work = self.supervisor._work
+        return [(unit, len(works)) for unit, works in work.items() if isinstance(works, list)]
 
     def the_supervisor_dies(self) -> None:
         """And its workers. What has no answer is submitted again."""
@@ -347,6 +370,8 @@ class Interleavings(RuleBasedStateMachine):
                 worker.units.append(message)
                 worker.slots[unit] = slot
                 assert len(worker.units) <= 2 and (part is None or len(worker.units) == 1)
+            case messages.Drop(before):
+                assert before == self.dropped_below
             case messages.SlotGiven(question, given):
                 assert question == worker.asked and worker.waits
                 worker.waits = False
@@ -376,9 +401,11 @@ class Interleavings(RuleBasedStateMachine):
     def one_step(self, number: int, fails: bool = False, seconds: float = SLOW_UNIT / 2) -> None:
         """It answers, or asks for the memory that it needs."""
         worker = self.there[number]
-        unit, _, _, _, part, _ = worker.units[0]
+        unit, work, _, _, part, _ = worker.units[0]
         slot = worker.slots[unit]
-        if worker.refused or fails:
+        if isinstance(work, list):
+            self.one_step_of_a_run(worker, number, fails, seconds)
+        elif worker.refused or fails:
             kind, value = ("short", (False, b"samples")) if part is not None and worker.refused else ("error", b"")
             self.answer(number, kind, value, seconds)
         elif slot is None or slot[2] < self.size[unit]:
@@ -393,6 +420,36 @@ class Interleavings(RuleBasedStateMachine):
             self.answer(number, "batch", (slot[0], self.size[unit]), seconds)
         else:
             self.answer(number, "rows", (LAYOUT, {}, b"form"), seconds)
+
+    def one_step_of_a_run(self, worker: Played, number: int, fails: bool, seconds: float) -> None:
+        """It answers with the batches that have room, or with one, and keeps the rest; or it asks for memory."""
+        unit, works = worker.units[0][:2]
+        sizes = [self.size[unit + place] for place in range(len(works))]
+        slot = worker.slots[unit]
+        if unit < self.dropped_below or worker.refused:
+            self.answer_run(number, len(works) if unit < self.dropped_below else 1, None, seconds)
+        elif slot is None or slot[2] < sizes[0]:
+            worker.asked += 1
+            worker.waits = True
+            worker.slots[unit] = None
+            own = 0 if self.room is None else MUCH
+            self.say(Heard(number, messages.SlotWanted(unit, sizes[0], worker.asked, own, sum(sizes))))
+        else:
+            used = [total for total in itertools.accumulate(sizes) if total <= slot[2]]
+            made = 1 if fails else len(used)
+            self.answer_run(number, made, (slot[0], used[made - 1]), seconds)
+
+    def answer_run(self, number: int, made: int, value: Any, seconds: float) -> None:
+        worker = self.there[number]
+        unit, works = worker.units.pop(0)[:2]
+        worker.refused = False
+        worker.slots.pop(unit)
+        said = tuple(UnitReport(samples=1))
+        outcomes = [("empty", b"", said) if value is None else ("batch", value, said)] * made
+        if left := works[made:]:
+            worker.units.insert(0, messages.Unit(unit + made, left, None, (), None, ()))
+            worker.slots[unit + made] = None
+        self.say(Heard(number, messages.UnitDone(unit, "run", outcomes, seconds, said, seconds, len(left))))
 
     def answer(self, number: int, kind: Any, value: Any, seconds: float) -> None:
         worker = self.there[number]
@@ -425,8 +482,11 @@ class Interleavings(RuleBasedStateMachine):
         supervisor, worker = self.supervisor, self.there.pop(number)
         held = [unit.unit for unit in worker.units]
         unit = held[0] if held else None
+        in_hand = -1
+        if held and worker.inspected is None and isinstance(work := worker.units[0].work, list):
+            unit = in_hand = held[0] + len(work) // 2
         self.sound = False  # until this is over
-        commands = supervisor.handle([Exited(number, code, position)], self.now)
+        commands = supervisor.handle([Exited(number, code, position, in_hand=in_hand)], self.now)
         last = [
             command for command in commands if isinstance(command, Tell) and type(command.message) is messages.LastDeath
         ]
@@ -513,6 +573,7 @@ class Interleavings(RuleBasedStateMachine):
         if not hasattr(self, "supervisor"):
             return
         outstanding = set(self.supervisor.outstanding)
+        outstanding.update(unit + place for unit, length in self.runs() for place in range(length))
         assert self.unanswered <= outstanding
         assert outstanding - self.unanswered <= set(range(self.dropped_below))
         assert set(self.due) == self.unanswered | set(self.answers)
@@ -595,6 +656,10 @@ class Both:
     @property
     def outstanding(self) -> Iterable[int]:
         return self._ours.outstanding
+
+    @property
+    def _work(self) -> Any:
+        return self._ours._work
 
 
 def begun(units: list[tuple[int, int]], workers: int, capacity: int) -> Interleavings:

@@ -102,6 +102,16 @@ def test_an_earlier_unit_is_served_first() -> None:
     assert slots.is_asked and slots.starved_for is None
 
 
+def test_run_gets_its_wish_where_memory_is_plentiful() -> None:
+    slots, _ = lending(free=3, units=3)
+    slots.asked(0, 0, 10, wish=40)
+    assert granted(slots) == {0: Slot(1, 0, 40)}
+    slots, rooms = lending(free=2, units=3)
+    rooms.can_give = lambda count, size, spoken_for=None: size <= 10  # type: ignore[method-assign, misc]
+    slots.asked(0, 0, 10, wish=40)
+    assert granted(slots) == {0: Slot(1, 0, 10)} and slots.starved_for is None
+
+
 def test_a_worker_waits_for_its_latest_question_alone() -> None:
     slots, rooms = lending(free=0, units=2)
     slots.asked(1, 1, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 import threading
@@ -139,3 +140,13 @@ def test_pillow_images_travel_less_well_than_arrays() -> None:
     photos = [(image.new("RGB", (4, 4)), number) for number in range(3)]
     assert "numpy.asarray(image)" in str(found_in(photos)["Pillow images"].mend)
     assert "Pillow images" not in found_in([(np.zeros(4), number) for number in range(3)])
+
+
+def test_awaited_samples_are_measured() -> None:
+    class Awaited(Holding):
+        async def __getitem__(self, index: Any) -> Any:
+            await asyncio.sleep(0)
+            return np.zeros(250) if index < 9 else 1 / 0
+
+    assert found_in(Awaited())["samples"].level == "fine"
+    assert found_in(Awaited())["sample sent"].what.startswith("2.1 KiB")

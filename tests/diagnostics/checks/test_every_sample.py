@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import resource
@@ -173,3 +174,18 @@ def test_full_disk_ends_a_check_and_loses_no_sample(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
     assert check_samples(rows, path, workers=0).found == 30
+
+
+class AwaitedRows(Rows):
+    async def __getitem__(self, index: int) -> Any:
+        await asyncio.sleep(0)
+        return super().__getitem__(index)
+
+
+@pytest.mark.leaves_behind("the event loop of this thread stays for its next samples")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_awaited_samples_are_checked(workers: int, tmp_path: Path) -> None:
+    bad = {"_3": OSError("no such object"), "_17": {"image": GOOD["image"]}}
+    path = str(tmp_path / "bad.jsonl")
+    assert check_samples(AwaitedRows(**bad), path, workers=workers).found == 2
+    assert sorted(reasons(path)) == [3, 17]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import sqlite3
@@ -173,3 +174,17 @@ def test_spread(count: int, first: int, most: int) -> None:
     assert all(0 <= index < count for index in found)
     if count > most:
         assert found[-1] == count - 1
+
+
+class Awaited:
+    def __len__(self) -> int:
+        return 3
+
+    async def __getitem__(self, index: int) -> int:
+        await asyncio.sleep(0)
+        return 10 // index
+
+
+def test_awaited_samples_are_shown() -> None:
+    first, *others = samples(OpenedSource("train:dataset", "Awaited", 3, Awaited()))
+    assert isinstance(first, ZeroDivisionError) and others == [10, 5]

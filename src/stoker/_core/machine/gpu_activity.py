@@ -97,6 +97,13 @@ def used_gpus(samples: Sequence[GpuSample]) -> list[int]:
     return used
 
 
+def bus_of(samples: Sequence[GpuSample]) -> float | None:
+    """Returns the bytes in a second that the link of the program's GPUs carries, of several the slowest one's."""
+    found = [samples[0].readings[number] for number in used_gpus(samples)]
+    links = [one.bus for one in found if one is not None and one.bus is not None]
+    return min(links, default=None)
+
+
 def busy_between(samples: Sequence[GpuSample], used: Sequence[int], begin: float, end: float) -> float | None:
     """Returns the mean share of a time in which GPUs were busy; None if that is not known.
 
@@ -146,6 +153,7 @@ class GpuReading(NamedTuple):
         used: bytes of its memory in use, by all programs.
         free: bytes of its memory that are free.
         total: bytes of its memory.
+        bus: bytes in a second that its PCI Express link carries at most, in one direction.
     """
 
     name: str
@@ -153,6 +161,11 @@ class GpuReading(NamedTuple):
     used: int | None = None
     free: int | None = None
     total: int | None = None
+    bus: float | None = None
+
+
+LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""GB in a second of one lane of PCI Express, by its generation."""
 
 
 class Nvml:
@@ -168,6 +181,7 @@ class Nvml:
         self.code = int(library.nvmlInit_v2())
         self._handles: list[ctypes.c_void_p | None] = []
         self._names: list[str] = []
+        self._links: list[float | None] = []
         self.uuids: list[str] = []
         count = ctypes.c_uint()
         if self.code or library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
@@ -181,6 +195,7 @@ class Nvml:
                 library.nvmlDeviceGetName(handle, name, len(name))
                 library.nvmlDeviceGetUUID(handle, uuid, len(uuid))
             self._handles.append(None if code else handle)
+            self._links.append(None if code else _link(library, handle))
             self._names.append(name.value.decode(errors="replace"))
             self.uuids.append(uuid.value.decode(errors="replace"))
 
@@ -195,10 +210,11 @@ class Nvml:
 
     def readings(self) -> list[GpuReading]:
         """Returns a reading of each GPU, in the driver's order."""
-        return [self._reading(handle, name) for handle, name in zip(self._handles, self._names, strict=True)]
+        gpus = zip(self._handles, self._names, self._links, strict=True)
+        return [self._reading(handle, GpuReading(name, bus=bus)) for handle, name, bus in gpus]
 
-    def _reading(self, handle: ctypes.c_void_p | None, name: str) -> GpuReading:
-        rates, memory, reading = Utilisation(), DeviceMemory(), GpuReading(name)
+    def _reading(self, handle: ctypes.c_void_p | None, reading: GpuReading) -> GpuReading:
+        rates, memory = Utilisation(), DeviceMemory()
         if handle is None:
             return reading
         if not self._library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)):
@@ -211,3 +227,17 @@ class Nvml:
         """Shuts the library down."""
         if not self.code:
             self._library.nvmlShutdown()
+
+
+def _link(library: ctypes.CDLL, handle: ctypes.c_void_p) -> float | None:
+    """Returns the bytes in a second of a GPU's link, as fast as it gets: an idle one is slower, to save power."""
+    generation, width = ctypes.c_uint(), ctypes.c_uint()
+    try:
+        if library.nvmlDeviceGetMaxPcieLinkGeneration(handle, ctypes.byref(generation)):
+            return None
+        if library.nvmlDeviceGetMaxPcieLinkWidth(handle, ctypes.byref(width)):
+            return None
+    except AttributeError:  # of an older driver
+        return None
+    lane = LANE.get(generation.value)
+    return None if lane is None else lane * 1e9 * width.value

@@ -14,7 +14,7 @@ import select
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -55,6 +55,7 @@ from stoker._engine.messages import (
     WorkersLocked,
 )
 from stoker._engine.process import linux
+from stoker._engine.process.answers import answers_of
 from stoker._engine.process.deadlines import (
     FROZEN,
     HELD_BACK,
@@ -72,7 +73,7 @@ from stoker._engine.supervision.rules import Rules
 from stoker._engine.tracebacks import users_stacks
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Slot
-from stoker._engine.transport.reader import Lease
+from stoker._engine.transport.reader import Lease, SharedSlot
 from stoker._engine.transport.writer import Packed, Written
 from stoker.events import Event, ForkDeadlock, HelperDied
 
@@ -80,7 +81,7 @@ _BIRTH = -1
 """Stands for a unit: the steps of a zygote before its workers are born."""
 
 
-_Arrived = tuple[ZygoteHandle, Slot | None, Packed]
+_Arrived = tuple[ZygoteHandle, "Slot | SharedSlot | None", Packed]
 """The value of an answer with a batch: the zygote that has its slot, the slot, and the batch as written."""
 
 
@@ -127,11 +128,13 @@ class ProcessBackend(Backend):
         self._dropped_below = 0
         self._fatal: BaseException | None = None
         self._starved_for: int | None = None  # the earliest unit that waits for memory
+        self._was_starved = False  # units are single from then on, so that memory comes back one by one
         self._gave_back = 0.0  # time at which slots were last given back to a unit that waits for memory
         self._hungry_for: int | None = None  # the unit for which the zygote got the last `NeedsMemory`
         self._shares: bool | None = None  # whether workers share units
         self._lease: Lease | None = None  # of the batch that was opened last
         self._fork_deadlocks = 0
+        self._machines: dict[int, str] = {}  # of the workers that are elsewhere
         self._ever_worked = False
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, end_all, self._lives)
@@ -202,6 +205,11 @@ class ProcessBackend(Backend):
         self._life.channel.send(Grow(workers))
 
     @property
+    def grown(self) -> int:
+        rules = self._rules
+        return max(1, self._workers - rules.remote + len(self._machines)) if rules.on_demand else 0
+
+    @property
     def workers_there(self) -> int:
         return len(self._life.workers)
 
@@ -212,10 +220,23 @@ class ProcessBackend(Backend):
         check_owner(self._owner)
         blob = leaves.dumps_unit(work)
         self._units[unit] = (blob, worker, rows)
+        self._life.channel.queue(Submit(unit, worker, blob, self._returned(), rows))
+
+    def submit_run(self, unit: int, works: Sequence[object]) -> None:
+        check_owner(self._owner)
+        blobs = list(map(leaves.dumps_unit, works))
+        self._units.update((number, (blob, None, 0)) for number, blob in enumerate(blobs, unit))
+        self._life.channel.queue(Submit(unit, None, blobs, self._returned(), 0))
+
+    @property
+    def makes_runs(self) -> bool:
+        return not self._was_starved
+
+    def _returned(self) -> list[int]:
         reader = self._life.reader
         if self._starved_for is not None and reader.has_returned():
             self._gave_back = time.monotonic()
-        self._life.channel.queue(Submit(unit, worker, blob, reader.returned(), rows))
+        return reader.returned()
 
     def flush(self) -> None:
         self._life.channel.flush()
@@ -372,9 +393,10 @@ class ProcessBackend(Backend):
             case Delivery():
                 self._take(message)
             case WorkerPids():
-                self._life.workers = message.pids
+                self._life.workers, self._machines = message
                 self._ever_worked = True
             case Starved():
+                self._was_starved = True
                 self._starved_for, self._hungry_for = message.unit, None  # answered when nothing is left to deliver
             case Fed():
                 self._starved_for = None
@@ -406,22 +428,24 @@ class ProcessBackend(Backend):
 
     def _take(self, message: Delivery) -> None:
         """Handles the answer of a unit."""
-        unit, kind, value, slot, worker, fields = message
         self._life.has_answered = True
-        self._units.pop(unit, None)
-        report = UnitReport(*fields)
-        self._streams.take(worker, report)
-        if kind == "dropped":
+        report = UnitReport(*message.report)
+        self._streams.take(message.worker, report)
+        if message.kind == "dropped":
+            self._units.pop(message.unit, None)
             return
-        place = None if slot is None else Slot(*slot)
-        answer = Answer(unit, kind, (self._life, place, value), worker, report)
-        self._life.unopened += kind == "batch"
-        if unit < self._dropped_below:
-            self.discard(answer)
-        else:
-            if kind == "error":
-                answer.value = pickle.loads(cast("bytes", value))
-            self._inbox.append(answer)
+        for answer in answers_of(message, report):
+            self._units.pop(answer.unit, None)
+            if answer.kind == "batch":
+                if (machine := self._machines.get(message.worker)) is not None:
+                    packed = cast("tuple[object, Packed]", answer.value)[1]
+                    self._event_sink.came_from(machine, Written.size_of(packed))
+                self._life.unopened += 1
+                answer.value = (self._life, *cast("tuple[object, ...]", answer.value))
+            if answer.unit < self._dropped_below:
+                self.discard(answer)
+            else:
+                self._inbox.append(answer)
 
     def _deadlocked(self, stacks: str) -> None:
         """Handles workers that all wait for locks since birth: another birth may find the lock free; after that, an

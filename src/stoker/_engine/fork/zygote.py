@@ -6,6 +6,7 @@ keeps units until they are delivered.
 
 from __future__ import annotations
 
+import functools
 import os
 import selectors
 import signal
@@ -244,10 +245,11 @@ class Zygote:
                     child.is_killed = True
                     linux.kill(child.pid)
             case Inspect(number, unit, seconds):
-                position, stack = self._marks.read(number), self._stacks_of(number)
+                position, in_hand = self._marks.read(number), self._marks.in_hand(number)
+                stack = self._stacks_of(number)
                 child = self._children[number]  # meanwhile it may have answered
                 events = [Heard(number, message) for message in child.channel.receive()]
-                self._handle([Inspected(number, unit, seconds, position, stack), *events])
+                self._handle([Inspected(number, unit, seconds, position, stack, in_hand), *events])
             case CheckLocks():
                 pids = [self._children[number].pid for number in command.workers if number in self._children]
                 if pids and self._deadlock_check.shows(pids, time.monotonic()):
@@ -344,7 +346,8 @@ class Zygote:
         status = linux.reap(child.pid, REAP)
         if went_on and not child.is_killed and status == -signal.SIGKILL:
             status = linux.CLOSED
-        self._handle([Exited(number, status, position, self._stacks.last_words(number))])
+        last_words, in_hand = self._stacks.last_words(number), self._marks.in_hand(number)
+        self._handle([Exited(number, status, position, last_words, in_hand=in_hand)])
 
     def _end(self) -> NoReturn:
         """Ends the workers and this process: the idle at once, the busy after a moment, later those with duties."""
@@ -400,13 +403,18 @@ class Zygote:
 
     def _from_inquiry(self) -> None:
         for question in self._inquiry.receive():
-            if isinstance(question, AskStacks):
-                answer: object = self._stacks_of(*self._children)
+            answer = functools.partial(self._answer, question.number)
+            if isinstance(question, AskWorkers):
+                answer([child.pid for child in self._children.values()])
+            elif self._remote is None:
+                answer(self._stacks_of(*self._children))
             else:
-                answer = [child.pid for child in self._children.values()]
-            self._inquiry.send(ReportAnswer(question.number, answer))
+                self._remote.ask_stacks(self._stacks_of(*self._children), answer)
         if self._inquiry.ended:  # the trainer goes on to its end
             self._selector.unregister(self._inquiry.fileno())
+
+    def _answer(self, number: int, answer: object) -> None:
+        self._inquiry.send(ReportAnswer(number, answer))
 
     def _from_bridge(self) -> None:
         assert self._remote is not None

@@ -199,7 +199,7 @@ def _watch(number: int, channel: Channel[ToAgent], worker: _Child) -> None:
             channel.send(RemoteExited(number, worker.status, mark[PLACE], mark[ACTIVITY], worker.last_words(), False))
             _await_end_of(channel)
             return
-        channel.send(Activities(number, mark[PLACE], mark[ACTIVITY], mark[DUTIES]))
+        channel.send(Activities(number, mark[PLACE], mark[ACTIVITY], mark[DUTIES], time.perf_counter()))
 
 
 def _await_end_of(channel: Channel[ToAgent]) -> None:

@@ -1,4 +1,6 @@
-"""A worker: takes units, runs the job, answers. One thread, one connection, until a peer ends."""
+"""A worker: takes units, runs the job, answers. One thread, one connection, until a peer ends. The file is long because
+the ways of one unit through a worker, whole, in parts and in runs, share their state.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ from typing import NoReturn, TypeVar, cast
 
 from stoker import errors
 from stoker._core.machine import reserve
-from stoker._engine.activity import ACTIVITY, NEW_MARK, Activity, Mark
+from stoker._engine.activity import ACTIVITY, IN_HAND, NEW_MARK, Activity, Mark
 from stoker._engine.backend import (
+    EARLY,
     Failure,
     Job,
     JobFactory,
@@ -31,10 +34,13 @@ from stoker._engine.backend import (
 )
 from stoker._engine.messages import (
     Broken,
+    Drop,
     FromWorker,
     Kind,
     Leave,
     Leaves,
+    Made,
+    MadeKind,
     MadePart,
     Part,
     PlainSlot,
@@ -74,8 +80,11 @@ class Worker(ABC):
     def __init__(self, number: int, arena: ArenaFiles, mark: Mark | None = None) -> None:
         self._number = number
         self._where = f"in DataLoader worker process {number}"
-        self._mark: Mark = [*NEW_MARK] if mark is None else mark
-        self._writer = SlotWriter(arena, self._ask)
+        self._mark: Mark = [*NEW_MARK, 0, -1] if mark is None else mark
+        self._writer = SlotWriter(arena, self._ask, self._hand_over)
+        self._made: list[Made] = []  # finished units of a run, from `_unit` on, that are not answered
+        self._dropped_below = 0  # units of runs that nobody wants
+        self._left = 0  # units of the run in hand that are not answered, nor finished
         self._inbox: list[Unit | SlotGiven] = []
         self._announced: set[int] = set()  # units in the inbox that the job knows of
         self._unit = -1
@@ -83,6 +92,7 @@ class Worker(ABC):
         self._asked = 0  # requests for a slot
         self._most = 0  # most bytes of private memory measured with the unit in hand
         self._start = 0.0  # of the unit in hand
+        self._run_start = 0.0  # of the run in hand
         self._processor = 0.0  # processor time at that moment
         self._is_short = False  # whether there was no memory for the unit in hand
         self._waited = 0.0  # seconds of waiting for memory, which do not count as cost of the unit
@@ -146,9 +156,17 @@ class Worker(ABC):
                 start, self._processor = time.perf_counter(), time.process_time()
                 self._start, self._most = start, 0
                 self._offered = None if slot is None else Slot(*slot)
-                self._writer.begin(self._offered if part is None else None)
-                if job is None:
+                count = len(blob) if isinstance(blob, list) else 1
+                self._writer.begin(self._offered if part is None else None, count)
+                if isinstance(blob, list) and (job is None or self._unit < self._dropped_below):
+                    outcome = ("empty", b"") if job is not None else ("error", dumps(init_failure))
+                    self._made = [cast("Made", (*outcome, plain(UnitReport())))] * len(blob)
+                    self._run_start, self._left = start, 0
+                    self._answer_run()
+                elif job is None:
                     self._answer("error", dumps(init_failure), start, None)
+                elif isinstance(blob, list):
+                    self._do_run(job, blob, start, where)
                 elif part is None:
                     self._do(job, blob, start, where, known, made_parts)
                 else:
@@ -169,6 +187,52 @@ class Worker(ABC):
         kind, value = self._run_job(job, blob, where, known, made_parts)
         self._writer.let_go()
         self._answer(kind, value, start, job)
+
+    def _do_run(self, job: Job, works: list[bytes], start: float, where: str) -> None:
+        """Makes units one after the other, and answers with those that are finished when `EARLY` seconds are over, when
+        the slot is full, and behind one that is not plain. The rest is a run of its own, which comes next: a worker
+        makes units in ascending order.
+        """
+        process_setup.one_thread()
+        first, count = self._unit, len(works)
+        self._run_start, self._left = start, count
+        for place, blob in enumerate(works, 1):
+            self._mark[IN_HAND] = first + place - 1
+            kind, value = self._run_job(job, blob, where, (), ())
+            self._writer.let_go()
+            report, self._start = job.report(), time.perf_counter()
+            self._made.append((cast("MadeKind", kind), value, plain(report)))
+            self._left = count - place
+            is_plain = kind == "batch" and not (report.notes or report.faults or report.drawn)
+            is_over = not (self._left and is_plain) or self._start - self._run_start - self._waited > EARLY
+            if is_over or not self._writer.begin_next():
+                break
+        self._answer_run()
+        if place < count:
+            self._inbox.insert(0, Unit(first + place, works[place:], None, (), None, ()))
+            self._keep(self.arrived())  # it may have to leave, or nobody wants the rest
+
+    def _hand_over(self) -> None:
+        """Answers with the finished units of a run and their slot, and goes on with the one in hand."""
+        count = len(self._made)
+        self._answer_run(goes_on=True)
+        self._unit += count
+        self._run_start = self._start
+
+    def _answer_run(self, goes_on: bool = False) -> None:
+        made, self._made = self._made, []
+        if not goes_on:
+            if self._is_short:
+                self._is_short = False
+                linux.give_back()
+            end_duties.look()
+            self._mark[ACTIVITY] = Activity.WRITE
+        seconds, self._waited = self._start - self._run_start - self._waited, 0.0
+        processor = time.process_time()
+        used, self._processor = processor - self._processor, processor
+        self.send(UnitDone(self._unit, "run", made, seconds, plain(UnitReport()), used, self._left))
+        if not goes_on:
+            self._mark[ACTIVITY] = Activity.IDLE
 
     def _run_job(
         self, job: Job, blob: bytes, where: str, known: KnownFaults, made_parts: Sequence[MadePart]
@@ -265,7 +329,7 @@ class Worker(ABC):
         worker ends too.
         """
         asked = time.perf_counter()
-        slot = self._requested(SlotWanted, size)
+        slot = self._requested(functools.partial(SlotWanted, wish=self._writer.wish), size)
         self._waited += time.perf_counter() - asked
         if isinstance(slot, str):
             self._is_short = True
@@ -326,6 +390,8 @@ class Worker(ABC):
         for message in messages:
             if isinstance(message, Resume):
                 self._resume = message.state
+            elif isinstance(message, Drop):
+                self._dropped_below = message.before
             elif isinstance(message, Leave):
                 raise process_setup.Leaving(0)
             elif isinstance(message, TrimMemory):
@@ -339,7 +405,7 @@ class Worker(ABC):
         for message in self._inbox:
             if isinstance(message, Unit):
                 unit, blob, _, known, part, made_parts = message
-                if known or part is not None or made_parts:
+                if known or part is not None or made_parts or isinstance(blob, list):
                     return
                 if unit not in self._announced:
                     self._announced.add(unit)

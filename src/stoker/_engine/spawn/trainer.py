@@ -14,7 +14,7 @@ import pickle
 import time
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from multiprocessing import connection
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -60,6 +60,7 @@ from stoker._engine.messages import (
     Unpickled,
 )
 from stoker._engine.process import linux
+from stoker._engine.process.answers import answers_of
 from stoker._engine.process.deadlines import FROZEN, PULSE
 from stoker._engine.process.worker_events import Teller, broken
 from stoker._engine.process_guard import check_owner, harmless
@@ -113,6 +114,7 @@ class SpawnBackend(Backend):
         self._grown_to = 0
         self._shares: bool | None = None
         self._starved_for: int | None = None  # the earliest unit that waits for memory
+        self._was_starved = False  # units are single from then on, so that memory comes back one by one
         self._timer: float | None = None
         self._left = time.monotonic()  # time of the last call of the supervisor
         self._fatal: BaseException | None = None
@@ -124,6 +126,15 @@ class SpawnBackend(Backend):
     def submit(self, unit: int, work: object, worker: int | None, rows: int = 0) -> None:
         check_owner(self._owner)
         self._handle([Submit(unit, worker, leaves.dumps_unit(work), self._life.reader.returned(), rows)])
+
+    def submit_run(self, unit: int, works: Sequence[object]) -> None:
+        check_owner(self._owner)
+        blobs = list(map(leaves.dumps_unit, works))
+        self._handle([Submit(unit, None, blobs, self._life.reader.returned(), 0)])
+
+    @property
+    def makes_runs(self) -> bool:
+        return not self._was_starved
 
     @property
     def has_answer(self) -> bool:
@@ -261,20 +272,15 @@ class SpawnBackend(Backend):
                     child.process.kill()
             case Inspect(number, unit, seconds):
                 events = [Heard(number, message) for message in children[number].received()[0]]
-                position = self._life.marks.read(number)
-                self._handle([Inspected(number, unit, seconds, position, NO_STACK), *events])
+                position, in_hand = self._life.marks.read(number), self._life.marks.in_hand(number)
+                self._handle([Inspected(number, unit, seconds, position, NO_STACK, in_hand), *events])
 
     def _hear(self, message: ToTrainer) -> None:
         match message:
-            case Delivery(unit, kind, value, slot, worker, report):
-                if kind != "dropped":
-                    answer = Answer(
-                        unit, kind, (None if slot is None else Slot(*slot), value), worker, UnitReport(*report)
-                    )
-                    if kind == "error":
-                        answer.value = pickle.loads(cast("bytes", value))
-                    self._inbox.append(answer)
+            case Delivery():
+                self._inbox += answers_of(message, UnitReport(*message.report))
             case Starved():
+                self._was_starved = True
                 self._starved_for = message.unit
             case Fed():
                 self._starved_for = None
@@ -316,7 +322,8 @@ class SpawnBackend(Backend):
     def _bury(self, number: int) -> None:
         """Reports the end of a worker."""
         code = self._life.children.pop(number).bury()
-        self._handle([Exited(number, code, self._life.marks.read(number))])
+        marks = self._life.marks
+        self._handle([Exited(number, code, marks.read(number), in_hand=marks.in_hand(number))])
 
 
 @harmless

@@ -64,7 +64,7 @@ class WorkerProcess:
             self._send(message)
 
     def _send_units(self) -> None:
-        while self._unsent and (not self._sent or (len(self._unsent[0].work) <= FITS and not self._unsent[0].known)):
+        while self._unsent and (not self._sent or _fits(self._unsent[0])):
             self._sent += 1
             self._send(self._unsent.popleft())
 
@@ -82,7 +82,7 @@ class WorkerProcess:
             return messages, True
         finally:
             self.is_ready = self.is_ready or any(isinstance(message, Unpickled) for message in messages)
-            self._sent -= sum(isinstance(message, UnitDone) for message in messages)
+            self._sent -= sum(isinstance(message, UnitDone) and not message.left for message in messages)
             self._send_units()
         return messages, False
 
@@ -99,6 +99,11 @@ class WorkerProcess:
         with contextlib.suppress(ValueError):  # it has not ended yet
             self.process.close()
         return code
+
+
+def _fits(message: Unit) -> bool:
+    work = message.work
+    return (len(work) if isinstance(work, bytes) else sum(map(len, work))) <= FITS and not message.known
 
 
 class WorkerProcesses:

@@ -18,6 +18,11 @@ SLOW_UNIT = 0.005
 nothing. Below this, a worker holds two, since the round trip for the next unit would show.
 """
 
+ELSEWHERE = 2
+"""Units that a worker on another machine holds at once, if no worker of this one is free: the way there and back takes
+as long as a network needs.
+"""
+
 
 class Assignment(NamedTuple):
     """A unit, or a run of its rows: those from `first` to before `last`. A whole unit has 0 for both."""
@@ -61,6 +66,7 @@ class Dispatch:
         self._free: deque[Assignment] = deque()  # the first may be the rest of a unit of which workers have a part
         self._worker_of: dict[int, int | None] = {}  # unit → the worker that it is bound to, until it is answered
         self._rows: dict[int, int] = {}  # unit → number of its rows, if they may be shared
+        self._lengths: dict[int, int] = {}  # unit → number of units of the run that it begins
         self._split_policy = split_policy
         self._depth = 1
         self._at_once = at_once
@@ -93,9 +99,13 @@ class Dispatch:
         self.alive.discard(worker)
         self._list(worker)
 
-    def submitted(self, unit: int, worker: int | None, rows: int = 0) -> None:
-        """Queues a unit, for `worker` if it is bound to one; with the number of its rows, if they may be shared."""
+    def submitted(self, unit: int, worker: int | None, rows: int = 0, run: int = 1) -> None:
+        """Queues a unit, for `worker` if it is bound to one; with the number of its rows, if they may be shared, or of
+        the units of the run that it begins.
+        """
         self._worker_of[unit] = worker
+        if run > 1:
+            self._lengths[unit] = run
         if rows and self._split_policy is not None:
             self._rows[unit] = rows
         self._count(unit, 1)
@@ -148,7 +158,7 @@ class Dispatch:
         order = None
         if has_bound and admits is not None:
             order = sorted((worker for worker, at in enumerate(self._open_at) if at >= 0), key=self._waits_for)
-        for depth in range(1, max(self._depth, self._at_once) + 1):
+        for depth in range(1, max(self._here, ELSEWHERE if self._elsewhere else 1) + 1):
             for worker in self._candidates(depth) if order is None else order:
                 run = self._next(worker, depth, admits)
                 if run is not None:
@@ -178,7 +188,14 @@ class Dispatch:
                 found |= self._open[2 * held + 1]
                 if is_free:
                     found |= self._open[2 * held] & ~self._later
+            if depth > self._here:
+                found &= self._elsewhere
         return found
+
+    @property
+    def _here(self) -> int:
+        """Returns the number of units that a worker of this machine holds at once."""
+        return max(self._depth, self._at_once)
 
     def _next(self, worker: int, depth: int, admits: Callable[[int, int], bool] | None) -> Assignment | None:
         """Returns the run that the worker takes if it holds fewer than `depth`; None if none."""
@@ -187,6 +204,8 @@ class Dispatch:
         if not waiting or len(assignments) >= depth:
             return None
         if assignments:
+            if depth > self._here and not self._elsewhere >> worker & 1:
+                return None
             # A worker with a part holds nothing else: it stays free to make its whole unit again
             if assignments[0].is_part or self._is_to_be_shared(waiting[0]):
                 return None
@@ -258,6 +277,7 @@ class Dispatch:
         """Forgets a unit that is answered as a whole."""
         self._worker_of.pop(unit, None)
         self._rows.pop(unit, None)
+        self._lengths.pop(unit, None)
 
     def died(self, worker: int) -> list[Assignment]:
         """Returns the runs that a worker held when it died, the one in work first."""
@@ -265,6 +285,10 @@ class Dispatch:
         lost, self._held[worker] = self._held[worker], []
         self._released(worker, *lost)
         return lost
+
+    def more_before(self, unit: int) -> int:
+        """Returns the number of units behind the first ones of earlier runs."""
+        return sum(length - 1 for first, length in self._lengths.items() if first < unit)
 
     def rows(self, unit: int) -> int:
         """Returns the number of rows of a unit that may be shared."""
@@ -294,16 +318,29 @@ class Dispatch:
         self.done(unit)
 
     def requeued(self, lost: list[int]) -> None:
-        """Queues these units again, each as a whole, before all later units."""
+        """Queues these units again, each as a whole, before all later units: also those that were part of a run."""
         for unit in sorted(lost, reverse=True):
             self._rows.pop(unit, None)
-            worker = self._worker_of[unit]
+            self._lengths.pop(unit, None)
+            worker = self._worker_of.setdefault(unit, None)
             queue = self._free if worker is None else self._bound[worker]
             place = next((place for place, other in enumerate(queue) if other.unit > unit), len(queue))
             queue.insert(place, Assignment(unit))
             self._count(unit, 1)
             if worker is not None:
                 self._list(worker)
+
+    def goes_on(self, worker: int, unit: int, run: int) -> None:
+        """Records that the worker makes the rest of the run that it has answered, of `run` units from this one on,
+        before the others that it holds.
+        """
+        self._worker_of[unit] = None
+        if run > 1:
+            self._lengths[unit] = run
+        self._held[worker].insert(0, Assignment(unit))
+        self._count(unit, 1)
+        self.busy.add(worker)
+        self._list(worker)
 
     def dropped(self, before: int) -> list[int]:
         """Drops the units below `before`; returns those that no worker had begun."""

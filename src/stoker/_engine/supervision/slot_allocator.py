@@ -14,6 +14,9 @@ from stoker._engine.supervision.dispatch import Dispatch
 from stoker._engine.transport.arena import Arena, Board, Slot
 from stoker.errors import MemoryLimitError
 
+_Ask = tuple[int, int, int, int]
+"""Unit, worker, bytes of the slot, and bytes if memory is plentiful."""
+
 SPARE_SLOTS = 3
 """Number of idle slots kept beyond the units under way: a training loop holds one batch while it asks for the next,
 wrappers that look ahead hold two.
@@ -44,8 +47,8 @@ class SlotAllocator:
         self._dispatch = dispatch
         self._slots: dict[int, int] = {}  # unit → slot that its worker writes
         self._served: list[int] = []  # the units in `_slots`, in ascending order
-        self._asks: list[tuple[int, int, int]] = []  # (unit, worker, size) of workers that wait for a slot, ascending
-        self._asking: dict[int, tuple[int, int, int]] = {}  # worker → the same
+        self._asks: list[_Ask] = []  # of workers that wait for a slot, ascending
+        self._asking: dict[int, _Ask] = {}  # worker → the same
         self._usual_size = 0
         self._latest_size = 0  # last size that was asked for or written
         self._hungry_for = -1  # units up to this one get only the memory that is there now
@@ -93,20 +96,20 @@ class SlotAllocator:
             del self._served[bisect_left(self._served, unit)]
         return number
 
-    def _forget(self, ask: tuple[int, int, int] | None) -> None:
+    def _forget(self, ask: _Ask | None) -> None:
         """Drops a request."""
         if ask is not None:
             del self._asking[ask[1]], self._asks[bisect_left(self._asks, ask)]
 
-    def asked(self, worker: int, unit: int, size: int, own: int = 0) -> None:
-        """Queues a worker's request for a slot of this size instead of its present one, until `grant` serves it. `own`
-        is the worker's private memory in bytes.
+    def asked(self, worker: int, unit: int, size: int, own: int = 0, wish: int = 0) -> None:
+        """Queues a worker's request for a slot of this size instead of its present one, until `grant` serves it; if
+        memory is plentiful, of the size of its `wish`. `own` is the worker's private memory in bytes.
 
         An earlier request of the same worker is dropped: an exception of the user's code has ended that wait.
         """
         self._free(self._returned(unit))
         self._forget(self._asking.get(worker))
-        ask = self._asking[worker] = unit, worker, size
+        ask = self._asking[worker] = unit, worker, size, wish
         insort(self._asks, ask)
         self._latest_size = size
         self._has(worker, own)
@@ -159,12 +162,12 @@ class SlotAllocator:
         self.starved_for = None
         self._hungry_for = max(self._hungry_for, -1 if hungry_for is None else hungry_for)
         while self._asks:
-            unit, worker, size = self._asks[0]
+            unit, worker, size, wish = self._asks[0]
             reply: Slot | str
             try:
                 if not self._leaves_room(unit, size, worker):
                     return
-                reply = self._taken(unit, worker, size)
+                reply = self._wished(unit, worker, wish) or self._taken(unit, worker, size)
                 self._lend(unit, reply.number)
             except MemoryLimitError as error:
                 if self._can_wait(unit, worker):
@@ -173,6 +176,15 @@ class SlotAllocator:
                 reply = str(error)
             self._forget(self._asks[0])
             yield worker, reply
+
+    def _wished(self, unit: int, worker: int, wish: int) -> Slot | None:
+        """Returns a slot with room for a run; None if later batches could lack that memory."""
+        if not wish or not self._arena.can_give(self._earlier(unit) + 1, wish, lambda: self.spoken_for(worker)):
+            return None
+        try:
+            return self._arena.take(wish, lambda: self.spoken_for(worker))
+        except MemoryLimitError:
+            return None
 
     def _taken(self, unit: int, worker: int, size: int) -> Slot:
         try:
@@ -271,9 +283,14 @@ class SlotAllocator:
 
         Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
         """
+        earlier = self._earlier(unit)
+        return not earlier or self._arena.can_give(earlier + 1, size, lambda: self.spoken_for(worker))
+
+    def _earlier(self, unit: int) -> int:
+        """Returns the number of earlier units without a slot."""
         # A unit with a slot is always outstanding
         earlier = bisect_left(self._dispatch.outstanding, unit) - bisect_left(self._served, unit)
-        return not earlier or self._arena.can_give(earlier + 1, size, lambda: self.spoken_for(worker))
+        return earlier + self._dispatch.more_before(unit)
 
 
 MUCH = 16 << 20

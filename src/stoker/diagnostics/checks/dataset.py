@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import pickle
@@ -37,7 +38,9 @@ def fetching(target: Target) -> Iterator[Finding]:
         begun, thread = time.perf_counter(), time.thread_time()
         if hasattr(dataset, "__getitem__") and count is not None:
             number = min(SAMPLES, count)
-            some = [dataset[place * count // number] for place in range(number)]
+            with asyncio.Runner() as runner:
+                made = (dataset[place * count // number] for place in range(number))
+                some = [runner.run(sample) if asyncio.iscoroutine(sample) else sample for sample in made]
         else:
             some = list(itertools.islice(iter(dataset), SAMPLES))
         took, cpu = time.perf_counter() - begun, time.thread_time() - thread

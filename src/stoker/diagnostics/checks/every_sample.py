@@ -15,6 +15,7 @@ from typing import Any
 import stoker
 import stoker.events
 from stoker._core.write_errors import explained
+from stoker.datasets.awaited import then
 from stoker.errors import StokerWarning, TargetError
 from stoker.extend import describe
 
@@ -147,8 +148,8 @@ class _Outlines:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> tuple[int, Outline]:
-        return index, {name or "sample": leaf for name, leaf in _leaves(self.dataset[index], "")}
+    def __getitem__(self, index: int) -> Any:
+        return then(self.dataset[index], lambda sample: (index, _outline(sample)))
 
     def describe(self, index: int) -> Any:
         """Returns the dataset's own words for a sample."""
@@ -157,6 +158,10 @@ class _Outlines:
 
 def _as_it_is(samples: list[Any]) -> list[Any]:
     return samples
+
+
+def _outline(sample: Any) -> Outline:
+    return {name or "sample": leaf for name, leaf in _leaves(sample, "")}
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, tuple[str, list[int] | None, int | None]]]:

@@ -1,4 +1,4 @@
-/* Findings beside the speed: faults of the loaders, and growth of their workers' memory. */
+/* Findings beside the speed: faults of the loaders, copies to devices, and growth of workers' memory. */
 const grown = () => data.loaders.map((one, number) => [one, number]).filter(([one]) => one.worker_growth);
 
 function paragraph(parent, text, kind = "") {
@@ -11,6 +11,8 @@ function paragraph(parent, text, kind = "") {
 function showFindings() {
   data.loaders.forEach((one) => {
     if (one.faults.text) paragraph("findings", `${one.name}: ${one.faults.text} (see Faults).`);
+    if (one.copies) paragraph("findings", `${one.name}: ${one.copies.text}`);
+    (one.machines || []).forEach((machine) => paragraph("findings", `${one.name}: ${machine}.`));
     if (one.worker_growth) paragraph("findings", `${one.worker_growth.text} See Over time.`);
   });
   grown().forEach(([one]) => paragraph("growth", `${one.worker_growth.text} ${one.worker_growth.remedy} The guide to memory (docs/guides/memory.md) says more.`, "change"));

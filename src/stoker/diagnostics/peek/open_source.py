@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -46,7 +47,8 @@ class OpenedSource:
         """
         if self.stream is not None:
             return list(_read(self.stream(), most))
-        return [(index, _sample(self.dataset, index)) for index in spread(self.count or 0, first, most)]
+        with asyncio.Runner() as runner:
+            return [(index, _sample(self.dataset, index, runner)) for index in spread(self.count or 0, first, most)]
 
 
 def spread(count: int, first: int, most: int) -> list[int]:
@@ -58,9 +60,10 @@ def spread(count: int, first: int, most: int) -> list[int]:
     return sorted({*range(first), *rest})
 
 
-def _sample(dataset: Any, index: int) -> Any:
+def _sample(dataset: Any, index: int, runner: asyncio.Runner) -> Any:
     try:
-        return dataset[index]
+        sample = dataset[index]
+        return runner.run(sample) if asyncio.iscoroutine(sample) else sample
     except Exception as error:
         return error
 

@@ -55,6 +55,7 @@ class Report:
         images: where Pillow decodes whole JPEGs, and the change to make; None where it does not, or that is not known.
         copies: of batches to devices, since the loader was made: `batches`, `bytes`, those of them that were `staged`
             in pinned memory, and where events tell, the `seconds` of `timed` bytes and those that the device `stalled`.
+        machines: other machines that made batches of the latest epoch: `batches`, and their `bytes` on the network.
     """
 
     epoch: Counts
@@ -67,6 +68,7 @@ class Report:
     stacks: str | None = None
     images: str | None = None
     copies: Mapping[str, float] = field(default_factory=dict)
+    machines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -89,10 +91,11 @@ class Report:
             stacks,
             images,
             dict(copies or {}),
+            {name: {"batches": batches, "bytes": size} for name, (batches, size) in ledger.machines.items()},
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({"images": None, "copies": {}, **state})  # a pickle of before has none
+        vars(self).update({"images": None, "copies": {}, "machines": {}, **state})  # a pickle of before has none
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the report as plain JSON values."""
@@ -109,6 +112,7 @@ class Report:
             "stacks": self.stacks,
             "images": self.images,
             "copies": dict(self.copies),
+            "machines": {name: dict(counts) for name, counts in self.machines.items()},
         }
         values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
         return values
@@ -130,12 +134,23 @@ class Report:
         if self.epoch.spent > 0:
             waited, spent = self.epoch.waited, self.epoch.spent
             yield "waiting", f"{waited:,.1f} s of {spent:,.1f} s ({waited / spent:.1%}) were spent waiting for a batch"
+        for number, text in enumerate(self.machines_in_words()):
+            yield "" if number else "machines", text
         if self.copies:
             yield "copies", copies_in_words(self.copies)
         if self.images is not None:
             yield "images", self.images
         if self.memory:
             yield "memory", ", ".join(f"{name} {_size(size)}" for name, size in self.memory.items())
+
+    def machines_in_words(self) -> list[str]:
+        """Returns a line for each other machine that made batches of the latest epoch."""
+        lines, spent = [], self.epoch.spent
+        for name, counts in self.machines.items():
+            batches, size = counts["batches"], counts["bytes"]
+            rate = f" ({batches / spent:,.1f}/s, {size / spent / 1e6:,.1f} MB/s)" if spent > 0 else ""
+            lines.append(f"{name}: {batches:,} batches, {_size(size)} over the network{rate}")
+        return lines
 
     def _epoch(self) -> str:
         if self.epoch_number is None:
@@ -171,14 +186,25 @@ class Report:
         return f"{count:,}: {'the latest ' if count > len(latest) else ''}{shown}"
 
 
-def copies_in_words(copies: Mapping[str, float]) -> str:
-    """Returns a sentence on the copies of batches to devices."""
+def copies_in_words(copies: Mapping[str, float], bus: float | None = None) -> str:
+    """Returns a sentence on the copies of batches to devices.
+
+    Args:
+        copies: `Report.copies`.
+        bus: bytes in a second that the devices' link carries, if that is known.
+    """
     text = f"{_size(int(copies['bytes']))} of {int(copies['batches']):,} batches were copied to the device"
     if copies["staged"]:
         text += f", {copies['staged'] / copies['bytes']:.0%} of them through pinned memory"
+    if copies.get("decoded"):
+        by_cpu = int(copies["decoded_by_cpu"])
+        text += f"; {int(copies['decoded']):,} images were decoded there" + (f", but for {by_cpu:,}" if by_cpu else "")
     if copies["seconds"] > 0:
         hidden = 1 - min(1.0, copies["stalled"] / copies["seconds"])
-        text += f"; {copies['timed'] / copies['seconds'] / 1e9:,.1f} GB/s, {hidden:.0%} of the time beside the step"
+        of_bus = "" if bus is None else f" of the {bus / 1e9:.0f} of its bus"
+        text += (
+            f"; {copies['timed'] / copies['seconds'] / 1e9:,.1f} GB/s{of_bus}, {hidden:.0%} of the time beside the step"
+        )
     return text
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker._core.machine.cpus import Claim
@@ -76,6 +76,17 @@ class AutotuneBackend(Backend):
     def submit(self, unit: int, work: Any, worker: int | None, rows: int = 0) -> None:
         self._waiting.append(_Unit(unit, work, worker, rows))
         self._hand_out()
+
+    @property
+    def makes_runs(self) -> bool:
+        """Whether the workers may make a run: not during a trial, which counts batches, nor with some of them."""
+        is_free = self._trial is None and self._workers is None and not self._waiting
+        return is_free and self._far is not None and self._far.makes_runs
+
+    def submit_run(self, unit: int, works: Sequence[Any]) -> None:
+        assert self._far is not None  # it makes runs
+        self._far.submit_run(unit, works)
+        self._under_way.update(range(unit, unit + len(works)))
 
     def _hand_out(self) -> bool:
         """Sends units to the workers, up to the number allowed; returns whether there were any."""

@@ -47,7 +47,9 @@ class LoaderOptions:
         own_sampler: the sampler that the loader made because none was given, else None.
         reported_length: batches that `len(loader)` last reported for a stream, or None.
         jpegs: the processes in which Pillow gets Stoker's reader of JPEGs.
+        prefetch_is_given: whether the script gave a `prefetch_factor`.
         snapshot_every: batches from one state of a worker's stream to the next, if its states cost much; or None.
+        on_demand: whether workers on other machines come and go as they are needed: `num_workers="auto"`, `remote`.
 
     `shard="torch"` is for loaders behind torch's: as "none", with one warning if all workers read the same.
     """
@@ -107,6 +109,8 @@ class LoaderOptions:
     reported_length: int | None = None
     jpegs: JpegReading = "workers"
     snapshot_every: int | None = None
+    on_demand: bool = False
+    prefetch_is_given: bool = False
 
     @property
     def method(self) -> Method:
@@ -158,6 +162,11 @@ class LoaderOptions:
         from stoker.loader._job.sample_threads import units_at_once
 
         return units_at_once(at_once, self.batch_sampler if self.auto_collation else None)
+
+    @property
+    def counts_batches(self) -> bool:
+        """Returns whether `prefetch_factor` bounds the batches ahead: the default does not, of cheap batches."""
+        return self.prefetch_is_given or self.prefetch_factor != max(2, self.units_at_once)
 
 
 TORCHS = (
