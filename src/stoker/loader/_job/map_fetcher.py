@@ -1,4 +1,7 @@
-"""Fetches a unit's samples from a map-style dataset, and handles those that fail."""
+"""Fetches a unit's samples from a map-style dataset, and handles those that fail.
+
+The file is long because all ways to fetch share the handling of a sample that fails.
+"""
 
 from __future__ import annotations
 
