@@ -31,7 +31,7 @@ _HAS_GRADIENT = "_ZNK3c1010TensorImpl13requires_gradEv"
 CopyFunction = Callable[[Sequence[object], object, int], int]
 
 
-class Functions(NamedTuple):
+class CollationFunctions(NamedTuple):
     """The functions of the library. Each writes a list or tuple to the rows of `out`, new or lent memory of the caller.
     It returns 0 if a value needs another way, with `out` written in part.
 
@@ -104,17 +104,17 @@ def _loaded() -> tuple[ctypes.PyDLL | None, str]:
 _library, why = _loaded()
 """The library or None, and the reason in words."""
 
-functions: Functions | None = None
+functions: CollationFunctions | None = None
 """The functions, or None."""
 if _library is not None:
-    functions = Functions(
+    functions = CollationFunctions(
         _library.stoker_collation_numbers, _library.stoker_collation_arrays, _library.stoker_collation_tensors
     )
 
 
 @cache
 def are_tensors_known(torch: ModuleType) -> bool:
-    """Returns whether `Functions.tensors` may be called: this version of torch has what it needs, where it is looked
+    """Returns whether `CollationFunctions.tensors` may be called: this version of torch has what it needs, where it is looked
     for. Call it with the module of torch, when that is imported."""
     if _library is None:
         return False

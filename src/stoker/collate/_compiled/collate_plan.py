@@ -23,7 +23,7 @@ import numpy as np
 
 from stoker.collate import default, registry, structure, tensors
 from stoker.collate._compiled import column_copy, incremental
-from stoker.collate._compiled.column_copy import Written
+from stoker.collate._compiled.column_copy import WrittenColumn
 from stoker.collate._compiled.incremental import IncrementalLeaf, Node, Unlike
 from stoker.collate.mismatch import common_dtype
 from stoker.collate.stacking import NumpyLeaves
@@ -141,15 +141,15 @@ class NumberLeaf(_Small):
         self._leaf = leaves.leaf
         self._copy = column_copy.of_numbers(kind, dtype)
 
-    def check(self, column: Sequence[Any]) -> Sequence[Any] | Written:
+    def check(self, column: Sequence[Any]) -> Sequence[Any] | WrittenColumn:
         if (alone := self._copy.alone(column)) is not None:
             return alone
         kinds = set(map(type, column))
         _fit(kinds <= self._kinds and self._kind in kinds and (not self._first or type(column[0]) is self._kind))
         return column
 
-    def make(self, checked: Sequence[Any] | Written) -> Any:
-        if isinstance(checked, Written):
+    def make(self, checked: Sequence[Any] | WrittenColumn) -> Any:
+        if isinstance(checked, WrittenColumn):
             return self._leaf(checked.out)
         out = tensors.empty((len(checked),), self._dtype)
         if not self._copy.into(checked, out):
@@ -172,7 +172,7 @@ class Arrays(IncrementalLeaf):
         self._beside = incremental.strides_beside(shape, dtype.itemsize == 1)
         self._copy = column_copy.of_arrays(shape, dtype)
 
-    def check(self, column: Sequence[Any]) -> Sequence[Any] | Written:
+    def check(self, column: Sequence[Any]) -> Sequence[Any] | WrittenColumn:
         if not self._rows and (alone := self._copy.alone(column)) is not None:
             return alone
         _fit(self._kinds.issuperset(map(type, column)))
@@ -180,8 +180,8 @@ class Arrays(IncrementalLeaf):
         _fit(set(map(len, column)) == self._lengths)
         return column
 
-    def make(self, checked: Sequence[Any] | Written) -> Any:
-        if isinstance(checked, Written):
+    def make(self, checked: Sequence[Any] | WrittenColumn) -> Any:
+        if isinstance(checked, WrittenColumn):
             return self._leaf(checked.out)
         if (out := self.written(checked)) is not None:
             return self._leaf(out)
@@ -225,7 +225,7 @@ class Tensors(IncrementalLeaf):
         self._beside = incremental.strides_beside(self._shape, example.element_size() == 1)
         self._copy = column_copy.of_tensors(self._shape, self._dtype, example.element_size())
 
-    def check(self, column: Sequence[Any]) -> Sequence[Any] | Written:
+    def check(self, column: Sequence[Any]) -> Sequence[Any] | WrittenColumn:
         if not self._rows and (alone := self._copy.alone(column)) is not None:
             return alone
         _fit(set(map(type, column)) == self._kinds)
@@ -234,8 +234,8 @@ class Tensors(IncrementalLeaf):
         _fit(first.dtype == self._dtype and first.shape == self._shape and not first.requires_grad)
         return column
 
-    def make(self, checked: Sequence[Any] | Written) -> Any:
-        if isinstance(checked, Written):
+    def make(self, checked: Sequence[Any] | WrittenColumn) -> Any:
+        if isinstance(checked, WrittenColumn):
             return self._leaf(checked.out)
         if (out := self.written(checked)) is not None:
             return self._leaf(out)

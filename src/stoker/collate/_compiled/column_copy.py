@@ -15,7 +15,7 @@ from stoker._core.native import collation
 from stoker.collate import tensors
 
 
-class Written:
+class WrittenColumn:
     """A column that `check` has written to memory of its own: there `make` need not look at the values again. Lent
     memory is not asked for before all columns of a batch are known to fit.
 
@@ -47,12 +47,12 @@ class ColumnCopy:
         self._size = size
         self._empty = empty
 
-    def alone(self, column: Sequence[Any]) -> Written | None:
+    def alone(self, column: Sequence[Any]) -> WrittenColumn | None:
         """Returns the column in memory of its own; None if memory is lent, or if the column needs another way."""
         if self._function is None or tensors.is_lent() or len(column) * self._size >= collation.LARGE:
             return None
         out = self._empty(len(column))
-        return Written(out) if self.into(column, out) else None
+        return WrittenColumn(out) if self.into(column, out) else None
 
     def into(self, column: Sequence[Any], out: Any) -> bool:
         """Writes the column to `out`, which has a row for each value. Returns False if it needs another way."""
