@@ -114,8 +114,10 @@ if _library is not None:
 
 @cache
 def are_tensors_known(torch: ModuleType) -> bool:
-    """Returns whether `CollationFunctions.tensors` may be called: this version of torch has what it needs, where it is looked
-    for. Call it with the module of torch, when that is imported."""
+    """Returns whether `CollationFunctions.tensors` may be called: this version of torch has what it needs, at its place.
+
+    Call it with the module of torch, when that is imported.
+    """
     if _library is None:
         return False
     try:
