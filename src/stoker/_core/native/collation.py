@@ -114,7 +114,7 @@ if _library is not None:
 
 @cache
 def are_tensors_known(torch: ModuleType) -> bool:
-    """Returns whether `CollationFunctions.tensors` may be called: this version of torch has what it needs, at its place.
+    """Returns whether `CollationFunctions.tensors` may be called: this version of torch has what it needs.
 
     Call it with the module of torch, when that is imported.
     """
