@@ -47,7 +47,7 @@ from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy
 from stoker.loader._job.map_fetcher import MapFetcher
 from stoker.loader._job.timed_steps import stopwatch_of
 from stoker.loader._job.torch_worker_info import run_init_fn
-from stoker.loader._job.work import CONCURRENCY, JobSettings, Work, positions_of
+from stoker.loader._job.work import CONCURRENCY, JobSettings, Raised, Work, positions_of
 from stoker.loader._random.batch_transform import BatchTransform
 from stoker.loader._random.find_generators import find_generators
 from stoker.loader._random.generators import loaded_torch, mix
@@ -242,11 +242,15 @@ class LoaderJob:
         fetch, idle = source.fetch, seeds.idle()
         is_settled = convert is not None if compiled is None else compiled.is_settled
         is_plain = self._gathered is None and not self._knows and is_settled
-        if fetch is None or idle is None or not is_plain:
+        if not is_plain:
             return None
-        lend = self._recycled.lend
+        if compiled is not None and (fetch_all := source.fetch_all) is not None:
+            return self._plain_whole(seed, place, fetch_all, compiled)
+        if fetch is None or idle is None:
+            return None
         states, restores = [each.state for each, _ in idle], [each.restore for each, _ in idle]
         owns, active = [state for _, state in idle], seeds.active
+        begin, dataset = [*zip(restores, owns, strict=True)], source.indexed
         pending: Iterator[Any] = iter(())
         count = 0
 
@@ -271,11 +275,15 @@ class LoaderJob:
             pending, count = iter(indices), len(indices)
             samples: list[Any] = []
             current.rng = rng
-            for restore, own in zip(restores, owns, strict=True):
+            for restore, own in begin:
                 restore(own)
             try:
-                for index in pending:
-                    samples.append(fetch(index))
+                if dataset is None:
+                    samples.extend(map(fetch, pending))
+                else:
+                    append = samples.append
+                    for index in pending:
+                        append(dataset[index])
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     raise
@@ -285,7 +293,7 @@ class LoaderJob:
                 current.rng = outside
                 if [*map(operator.call, states)] != owns:
                     seeds.learn_moved([each for each, own in idle if each.state() != own])
-                for restore, trainer in zip(restores, trainers, strict=True):
+                for restore, trainer in zip(restores, trainers):  # noqa: B905 - `strict` costs as much as the rest
                     restore(trainer)
                 if active:
                     seeds.put_back()
@@ -298,18 +306,46 @@ class LoaderJob:
                 except Exception:
                     source.has_fetched(samples)
                     return NOT_PLAIN
-            may_lend = compiled.may_take(len(samples), LEAST)
-            if may_lend or tensors.is_lent():
-                with tensors.lent_by(lend if may_lend else None):
-                    batch = compiled.settled(samples)
-            else:
-                batch = compiled.settled(samples)
+            batch = self._settled(compiled, samples)
             if batch is None:
                 source.has_fetched(samples)
                 return NOT_PLAIN
             return batch
 
         return make
+
+    def _plain_whole(
+        self, seed: int, place: PlainPlace, fetch_all: Callable[[list[Any]], Any], compiled: collate.Compiled
+    ) -> PlainMaker:
+        """Returns the function of `plain` for a dataset with `__getitems__`, whose call is seeded as in a unit."""
+        source, seeds, rng = self._source, cast("SampleSeeding", self._seeding), self._rng
+
+        @harmless
+        def make(indices: list[Any]) -> Any:
+            outside, current.rng = current.rng, rng
+            try:
+                samples = seeds.whole(seed, place()[0], lambda: fetch_all(getattr(indices, "given", [*indices])))
+            except Exception as error:
+                source.has_fetched_all(Raised(error))
+                return NOT_PLAIN
+            finally:
+                current.rng = outside
+            is_usual = type(samples) is list and len(samples) == len(indices) > 0
+            batch = self._settled(compiled, samples) if is_usual else None
+            if batch is None:
+                source.has_fetched_all(samples)
+                return NOT_PLAIN
+            return batch
+
+        return make
+
+    def _settled(self, compiled: collate.Compiled, samples: list[Any]) -> Any:
+        """Returns the batch of samples that were made in process; None if it needs the full path of a unit."""
+        may_lend = compiled.may_take(len(samples), LEAST)
+        if not (may_lend or tensors.is_lent()):
+            return compiled.settled(samples)
+        with tensors.lent_by(cast("Recycled", self._recycled).lend if may_lend else None):
+            return compiled.settled(samples)
 
     def report(self) -> UnitReport:
         """Returns the report of the last unit."""
