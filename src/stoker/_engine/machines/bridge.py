@@ -2,7 +2,7 @@
 
 A clean process beside the zygote. To the supervisor each remote worker is a worker whose messages the bridge passes on.
 It asks for a slot when the size of a batch is known, and the kernel copies the batch from the socket into the slot:
-zygote and trainer carry no bytes, and a worker that gets no slot waits with its batch. Ends with the zygote. The file is
+zygote and trainer carry no bytes, and a worker that gets no slot waits with its batch. Ends with the zygote. It is
 long because one loop hears zygote, scheduler, agents and workers.
 """
 
