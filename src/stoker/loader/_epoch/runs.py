@@ -77,8 +77,9 @@ _SMALL = 2**16
 
 
 def _follows_the_loop(options: LoaderOptions) -> bool:
-    """Returns whether dataset or `collate_fn` hold something that the loop may write while workers read it: what batches
-    contain then depends on how far ahead they are made.
+    """Returns whether dataset or `collate_fn` hold something that the loop may write while workers read it.
+
+    What batches contain then depends on how far ahead they are made.
     """
     there = [(sys.modules.get(module), names) for module, names in _WRITTEN.items()]
     kinds = [getattr(module, name) for module, names in there if module is not None for name in names]
