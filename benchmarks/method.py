@@ -39,7 +39,7 @@ RIVALS = ("torchdata", "grain", "spdl", "simplejpeg", "webdataset", "lightning",
 
 OTHERS = (
     *("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "webdataset"),
-    *("s3torchconnector", "MosaicML", "LitData"),
+    *("s3torchconnector", "MosaicML", "LitData", "Ray Data"),
 )
 """How the names of rivals begin that are not ours. Of ours, no failure is forgiven."""
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +100,37 @@ def photographs(data: Path) -> tuple[list[str], list[int]]:
             "SELECT file_path, label_id FROM samples WHERE split_tag = 'train' AND is_verified ORDER BY sample_id"
         ).fetchall()
     return [str(data / path) for path, _ in rows], [label for _, label in rows]
+
+
+_WORKER = """
+import sys, tensorflow as tf
+service = tf.data.experimental.service
+service.WorkerServer(service.WorkerConfig(dispatcher_address=sys.argv[1])).join()
+"""
+
+
+@contextlib.contextmanager
+def service(jpeg: bytes, batch: int, workers: int) -> Iterator[Callable[[], Iterator[Any]]]:
+    """Gives a function for batches of one photograph, decoded and made smaller by workers of tf.data service."""
+    os.environ.update(BEFORE)
+    import tensorflow as tf
+
+    def sample(encoded: Any) -> Any:
+        return tf.cast(tf.image.resize(tf.io.decode_jpeg(encoded, channels=3), (400, 500)), tf.uint8)
+
+    def batches() -> Iterator[Any]:
+        files = tf.data.Dataset.from_tensors(jpeg).repeat()  # decoded once if it were a constant of the graph
+        made = files.map(sample, num_parallel_calls=tf.data.AUTOTUNE).batch(batch)
+        dynamic = tf.data.experimental.service.ShardingPolicy.DYNAMIC
+        made = made.apply(tf.data.experimental.service.distribute(dynamic, dispatcher.target))
+        return iter(made.prefetch(tf.data.AUTOTUNE))
+
+    dispatcher = tf.data.experimental.service.DispatchServer()
+    address = dispatcher.target.split("://")[1]
+    processes = [subprocess.Popen([sys.executable, "-c", _WORKER, address]) for _ in range(workers)]
+    try:
+        yield batches
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

@@ -106,6 +106,7 @@ from stoker.sources.open_dataset import open_dataset as open_dataset
 from stoker.sources.parquet.dataset import ParquetDataset as ParquetDataset
 from stoker.sources.parquet.stream import ParquetStream as ParquetStream
 from stoker.sources.parquet.values import sample_origin as sample_origin
+from stoker.sources.ray_rows import from_ray_dataset as from_ray_dataset
 from stoker.sources.sql.dataset import SQLDataset as SQLDataset
 from stoker.sources.sql.stream import SQLStream as SQLStream
 from stoker.sources.tar.dataset import TarDataset as TarDataset

@@ -278,7 +278,7 @@ def test_death_is_reported_and_its_unit_done_again() -> None:
     assert machine.of(Spawn) == [Spawn(0)]
     machine.tell(Started(0, 200))
     assert [message.unit for message in machine.sent(0)] == [0]
-    assert machine.of(messages.WorkerPids) == [([200],)]
+    assert machine.of(messages.WorkerPids) == [([200], {})]
 
 
 def test_deaths_beyond_the_limit_end_the_run() -> None:

@@ -65,7 +65,8 @@ class LateStream:
 
     def wait_event(self, event: LateEvent) -> None:
         self._device.called("wait_event")
-        if self._device.mistake != "no wait" or self is not self._device.side:
+        left_out = "no wait" if self is self._device.side else "no wait of the program"
+        if self._device.mistake != left_out:
             self.work.append(event)
 
     def step(self) -> bool:
@@ -87,7 +88,7 @@ class LateDevice(CopyDevice):
 
     Args:
         seed: of the interleaving of its streams.
-        mistake: to plant: "no wait" (the side stream waits for nothing).
+        mistake: to plant: "no wait" (the side stream waits for nothing), or "no wait of the program".
 
     Attributes:
         punched: addresses of registered memory that was punched, with the bytes that a device still sees there.
@@ -115,6 +116,9 @@ class LateDevice(CopyDevice):
         self.decoder: Any = None  # of JPEGs
         self._free: dict[tuple[str, int], list[np.ndarray[Any, Any]]] = {}
         self.allocated = 0
+        self._read: list[tuple[int, int]] = []  # addresses and sizes that copies under way read
+        self._blocks: dict[int, tuple[int, LateStream]] = {}  # size and stream of what is allocated, by its address
+        self.generator = torch.Generator().manual_seed(7)
 
     # What the transfer calls
 
@@ -140,6 +144,12 @@ class LateDevice(CopyDevice):
     def is_capturing(self) -> bool:
         return self.captures
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return self.stream_of(tensor) is not None
+
+    def generators(self) -> list[Any]:
+        return [self.generator]
+
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         self.called("empty_like")
         if self.full_for:
@@ -152,11 +162,13 @@ class LateDevice(CopyDevice):
         memory = block.view(_Owned)
         weakref.finalize(memory, self._freed, stream, free, block).atexit = False
         self.allocated += size
+        self._blocks[block.ctypes.data] = size, stream
         flat = torch.from_numpy(memory)[: tensor.nbytes].view(tensor.dtype)
         return flat.as_strided(tensor.shape, torch.empty_like(tensor).stride())
 
     def _freed(self, stream: LateStream, free: list[Any], block: np.ndarray[Any, Any]) -> None:
         self.allocated -= len(block)
+        del self._blocks[block.ctypes.data]
         free.append(block)
         if self.mistake != "no reuse":
             stream.work.append(lambda: block.fill(POISON))
@@ -167,7 +179,10 @@ class LateDevice(CopyDevice):
         # Raw memory, as of the device's engine: neither the source nor the target is kept alive by the queue.
         to, shape, dtype = target.data_ptr(), source.shape, source.dtype
 
+        self._read.append((address, size))
+
         def done() -> None:
+            self._read.remove((address, size))
             self.clock += size / 1e6
             _move(to, target_size, self.seen(address, size))
             self.copied.append(size)
@@ -175,8 +190,10 @@ class LateDevice(CopyDevice):
         target_size = target.nbytes
         assert target_size == size and dtype == target.dtype and shape == target.shape
         if source.is_contiguous() != target.is_contiguous():
+            self._read.remove((address, size))
             source = source.contiguous()
             address = source.data_ptr()
+            self._read.append((address, size))
             done()
             return
         self._current.work.append(done)
@@ -221,10 +238,19 @@ class LateDevice(CopyDevice):
 
     def unregister(self, address: int) -> None:
         self.called("unregister")
+        end = address + self.registered[address]
+        assert not any(address <= begin < end for begin, _ in self._read), "unregistered while a copy reads it"
         _read(address, self.registered.pop(address))  # faults if it is mapped no more
         self.punched.pop(address, None)
 
     # What the test does
+
+    def stream_of(self, tensor: torch.Tensor) -> LateStream | None:
+        """Returns the stream for which the memory of a tensor was allocated; None if it is not the device's."""
+        if type(tensor) is not torch.Tensor:
+            tensor = tensor.as_subclass(torch.Tensor)
+        address = tensor.untyped_storage().data_ptr()
+        return self._blocks.get(address, (0, None))[1]
 
     def stream(self, name: str) -> LateStream:
         found = LateStream(self, name)

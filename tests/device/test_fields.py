@@ -119,6 +119,23 @@ def test_field_that_the_batch_lacks(late: Any) -> None:
         next(iter(DataLoader([1, 2], device={"x": "cuda"})))
 
 
+@pytest.mark.parametrize("kind", [{}, {"num_workers": 1}], ids=["in process", "processes"])
+@pytest.mark.parametrize("device", [{"images": "cpu"}, {"images": None, ...: "cpu"}], ids=["cpu", "none"])
+def test_field_of_the_host_that_the_batch_lacks(kind: Any, device: Any) -> None:
+    loader = DataLoader(Rows(), 4, device=device, **kind)
+    iterator = iter(loader)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="names 'images', which the batch lacks: its fields are image, label"):
+            next(iterator)
+    del iterator
+    loader.to({"image": "cpu"})
+    batch, _ = loader
+    assert batch["image"][3, 0] == 3 and loader.report().copies == {}
+    assert "batches stay on the host" in loader.describe()
+    loader.to(None)
+    assert "device" not in [line.split()[0] for line in loader.describe().splitlines()]
+
+
 def test_loader_moves(late: Any) -> None:
     device = late()
     loader = DataLoader(Rows(), 4, num_workers=1, persistent_workers=True)
@@ -150,3 +167,25 @@ def test_pinned_host_fields_beside_moved_ones(late: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(pinning, "pin", lambda value: pinned.append(value) or value)
     next(iter(DataLoader(Rows(), 4, device={"image": "cuda"}, pin_memory=True)))
     assert [value.dtype for value in pinned] == [torch.int64, torch.int64, torch.float64]
+
+
+def test_tensors_that_are_no_plain_memory_move_themselves(late: Any) -> None:
+    """Sparse ones, and those that lie on a device already, as a dataset may return them."""
+    device = late()
+    sparse = torch.eye(4).to_sparse()
+    loader = DataLoader([sparse] * 4, 2, device="cpu", collate_fn=lambda samples: (torch.stack(samples), samples[0]))
+    (first, _) = loader
+    assert first[0].is_sparse
+    moved: list[Any] = []
+
+    class There(torch.Tensor):
+        is_cpu = False  # type: ignore[assignment]
+
+        def to(self, *arguments: Any, **options: Any) -> Any:
+            moved.append((arguments, options))
+            return self
+
+    there = torch.ones(3).as_subclass(There)
+    (batch, _) = DataLoader([there, there], 1, device="cuda", collate_fn=lambda samples: samples[0])
+    assert batch is there and moved == [((device.device,), {"non_blocking": True})] * 2
+    device.finish()

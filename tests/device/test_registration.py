@@ -223,3 +223,31 @@ def test_gpu_that_shares_memory_pins_nothing(late: Any) -> None:
         del batch
     loop.check(range(8))
     assert not device.registered
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_slots_of_every_kind_of_workers_are_registered(late: Any, context: str) -> None:
+    loop = Loop(late())
+    loader = loader_of(16, num_workers=1, prefetch_factor=4, multiprocessing_context=context, persistent_workers=True)
+    while not record_of(loader).copies.registered:
+        loop.seen.clear()
+        for batch in loader:
+            loop.step(batch)
+            del batch
+        loop.check(range(16))
+    assert "slots of workers were registered" in loader.describe()
+    loader.close()
+
+
+def test_workers_without_fork_register_nothing(late: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No board tells the owner of their memory which slots are registered."""
+    monkeypatch.delattr(os, "fork")
+    loop = Loop(late())
+    loader = loader_of(num_workers=1, prefetch_factor=4)
+    assert "through pinned memory, since without fork their own memory cannot be registered" in loader.describe()
+    for batch in loader:
+        loop.step(batch)
+        del batch
+    loop.check(range(8))
+    counts = record_of(loader).copies
+    assert counts.registered == 0 and counts.staged == counts.bytes

@@ -17,7 +17,6 @@ from stoker.device.copies import CopyCounts
 from stoker.device.fields import FieldPlacement
 from stoker.device.stage import DeviceStage
 from stoker.errors import DeviceError
-from stoker.loader.record import record_of
 
 torch = pytest.importorskip("torch")
 ROWS, WIDTH = 8, 4096  # a batch of 128 kB, which lies in a slot
@@ -335,49 +334,6 @@ def test_exception_in_the_loop_leaves_nothing(late: Any) -> None:
             raise KeyError
     gc.collect()
     device.finish()
-
-
-def test_transform_runs_behind_the_copy(late: Any) -> None:
-    """What it allocates on the stream of copies is the program's: it is not overwritten while the program reads it."""
-    device = late(5)
-
-    def transform(batch: Any, step: Any) -> Any:
-        images, labels = batch
-        made = device.empty_like(images)
-        to, size, begin = made.data_ptr(), made.nbytes, images.data_ptr()
-        device.compute(lambda: np.frombuffer(_memory(to, size), np.float32).__iadd__(0))
-        device.compute(lambda: _write(to, np.frombuffer(device.seen(begin, size), np.float32) + step.number))
-        return made, labels
-
-    loader = loader_of(num_workers=2)
-    record = record_of(loader)
-    made = record.device_stage
-
-    def with_transform(*arguments: Any) -> DeviceStage | None:
-        stage = made(*arguments)
-        assert stage is not None
-        stage.transform = transform
-        return stage
-
-    record.device_stage = with_transform  # type: ignore[method-assign]
-    loop = Loop(device)
-    for batch in loader:
-        loop.step(batch)
-        del batch
-    device.finish()
-    assert [images[0] for images, _ in loop.seen] == [ROWS * number + number for number in range(8)]
-
-
-def _memory(address: int, size: int) -> Any:
-    import ctypes
-
-    return (ctypes.c_char * size).from_address(address)
-
-
-def _write(address: int, values: Any) -> None:
-    import ctypes
-
-    ctypes.memmove(address, values.ctypes.data, values.nbytes)
 
 
 def test_words_on_the_copies(late: Any) -> None:

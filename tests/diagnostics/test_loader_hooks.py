@@ -101,6 +101,19 @@ def test_copies_beside_the_bus(busy: float) -> None:
     assert ("leave them to the workers" in found["text"]) == (busy > 0.95)
 
 
+def test_other_machines_are_named(recorder: Recorder, tmp_path: Path) -> None:
+    loader = stoker_loader.DataLoader(list(range(10)), batch_size=4)
+    iterator = iter(loader)
+    next(iterator)
+    iterator._dispatcher.came_from("b (10.0.0.2)", 2_000_000)
+    for _ in iterator:
+        pass
+    known = measured(recorder, tmp_path)
+    (line,) = finding_lines(known, known.loaders)
+    assert ": b (10.0.0.2): 1 batches, 1.9 MiB over the network (" in line and line.endswith(" MB/s).")
+    assert findings_of_loaders(known)[0]["machines"] == known.loaders[0].machines
+
+
 def test_engine_is_stokers_where_the_iterator_is(recorder: Recorder, tmp_path: Path) -> None:
     def loaders() -> list[Any]:
         return [kind(list(range(3)), batch_size=4) for kind in (stoker_loader.DataLoader, data.DataLoader)]

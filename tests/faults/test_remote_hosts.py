@@ -76,6 +76,41 @@ def epoch(iterator: Any, then: Callable[[int], object] = lambda number: None) ->
     return batches
 
 
+def test_report_counts_the_batches_of_each_machine() -> None:
+    with loader(Numbered(), 0, LocalCluster(2)) as remote:
+        assert epoch(remote) == model()
+        report = remote.report()
+        (name,) = report.machines  # both hosts are this machine
+        assert name.endswith("(127.0.0.1)")
+        assert report.machines[name]["batches"] == SAMPLES // 4
+        assert report.machines[name]["bytes"] >= SAMPLES * 12000
+        assert f"{name}: 10 batches, " in str(report)
+        assert report.as_dict()["machines"] == report.machines
+
+
+class Slow(Numbered):
+    """Samples that keep all workers busy."""
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.02)
+        return super().__getitem__(index % SAMPLES)
+
+    def __len__(self) -> int:
+        return 100 * SAMPLES
+
+
+def test_busy_workers_are_joined_by_another_machine() -> None:
+    with loader(Slow(), "auto", LocalCluster(2)) as remote:  # type: ignore[arg-type]
+        assert "up to 2, as they are needed, on other machines" in str(remote.describe())
+        batches = []
+        for batch in remote:
+            batches.append(plain(batch))
+            if remote.report().machines:
+                break
+        with loader(Slow()) as serial:
+            assert [plain(batch) for batch, _ in zip(serial, batches, strict=False)] == batches
+
+
 LOST = pytest.mark.filterwarnings("ignore:worker . .* is lost:stoker.StokerWarning")
 
 
@@ -219,6 +254,19 @@ def test_stall_shows_the_stack_of_the_remote_worker(tmp_path: Path) -> None:
         assert epoch(remote) == model()
     (stall,) = [event for event in told if isinstance(event, WorkerStalled)]
     assert "__getitem__" in stall.message and stall.index == 5
+
+
+def test_report_has_the_stacks_of_both_machines(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with loader(Numbered(waits=SAMPLES - 1, gate=str(gate)), 1, LocalCluster(1), shuffle=False) as remote:
+        iterator = iter(remote)
+        for _ in range(SAMPLES // 4 - 1):
+            next(iterator)
+        while "__getitem__" not in (text := remote.report(stacks=True).stacks) or "Worker 1 (pid" not in text:
+            pass  # the last batch is under way, and the other worker has started
+        assert "Worker 0 (pid" in text and " on host " in text.partition("Worker 1 (pid")[2]
+        gate.touch()
+        next(iterator)
 
 
 PROGRAM = """

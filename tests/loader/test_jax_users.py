@@ -14,7 +14,12 @@ import pytest
 import stoker
 from stoker.loader import worker_start
 from stoker.loader.record import options_of
-from stoker.loader.worker_start import jax_named_by
+from stoker.loader.worker_start import named_by_parts
+
+
+def jax_named_by(parts: list[Any]) -> str | None:
+    return named_by_parts(parts, "jax")
+
 
 Make = Callable[..., types.ModuleType]
 SITE = "/x/site-packages/"
@@ -144,3 +149,24 @@ def test_workers_are_clean_where_code_names_started_jax(own: Any, monkeypatch: p
     assert how(own.InMethod()) == how(own.Plain()) == ("forked", 0)
     vars(bridge)["_backends"]["cpu"] = object()
     assert how(own.InMethod()) == ("clean", 0)
+
+
+@pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="nothing is forked here by default")
+def test_workers_are_clean_where_code_names_connected_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reads(stoker.Dataset[Any]):
+        inner: object = None
+
+    modules = {name: types.ModuleType(name) for name in ("ray", "ray._raylet", "ray._private.worker")}
+    vars(modules["ray._raylet"])["ObjectRef"] = type("ObjectRef", (), {"__module__": "ray._raylet"})
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    plain, reads = Reads(), Reads()
+    reads.inner = [vars(modules["ray._raylet"])["ObjectRef"]()]
+
+    def forked(dataset: Any, context: str | None = None) -> bool:
+        loader = stoker.DataLoader(dataset, sampler=[], num_workers=1, multiprocessing_context=context)
+        return worker_start.birth_of(options_of(loader)).forked
+
+    assert forked(reads)
+    vars(modules["ray._private.worker"])["global_worker"] = types.SimpleNamespace(connected=True, mode=0)
+    assert forked(plain) and not forked(reads) and forked(reads, "fork")

@@ -200,6 +200,15 @@ def test_a_whole_batch_and_a_collation_are_named(gate: Gate, tmp_path: Path) -> 
     assert run.firsts() == list(range(0, N, 4))
     assert "batch 2, in collate_fn" in run.events[0].message
 
+    def transform(batch: Any) -> Any:
+        if batch[0][0][0] == 8:
+            gate.wait()
+        return batch
+
+    run = Run(Numbers(), heard=gate.open, shuffle=False, batch_transform=transform)
+    assert run.firsts() == list(range(0, N, 4))
+    assert "batch 2, in batch_transform" in run.events[0].message
+
 
 def test_stall_warning_can_be_switched_off(gate: Gate) -> None:
     run = Run(Numbers({9: gate.wait}), stall_warning=None, shuffle=False)

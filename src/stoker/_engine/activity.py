@@ -31,6 +31,10 @@ class Activity(IntEnum):
     """Waiting for the sample at `Position.place`, while others are made at the same time."""
     UNPICKLING = 9
     """Unpickling the job, before its first unit."""
+    TRANSFORM = 10
+    """Running the user's transform of the whole batch."""
+    TURN = 11
+    """Waiting with a unit while the workers of other ranks of the pool work."""
 
 
 PLACE, ACTIVITY = 0, 1
@@ -86,6 +90,7 @@ def sample(place: int) -> Position:
 IDLE = Position(Activity.IDLE)
 START = Position(Activity.START)
 COLLATE = Position(Activity.COLLATE)
+TRANSFORM = Position(Activity.TRANSFORM)
 WRITE = Position(Activity.WRITE)
 SEVERAL = Position(Activity.SEVERAL)
 

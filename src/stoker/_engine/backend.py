@@ -96,6 +96,7 @@ class UnitReport(NamedTuple):
         timings: times of the unit in each worker that made some of it; empty unless they are asked for.
         drawn: names of random generators that the worker has found to be drawn from.
         since: without `stream_state`, what the stream has read since its last one.
+        rows_at: seed and positions of the batch's samples, for a transform in the trainer; None if they are the unit's.
     """
 
     notes: list[str] = []  # noqa: RUF012 - never written
@@ -107,6 +108,7 @@ class UnitReport(NamedTuple):
     timings: tuple[UnitTimings, ...] = ()
     drawn: tuple[str, ...] = ()
     since: bytes | None = None
+    rows_at: tuple[int, Sequence[int]] | None = None
 
 
 class MadeRows(NamedTuple):
@@ -392,6 +394,9 @@ class EventSink(Protocol):
     def unpickled(self, seconds: float, size: int) -> None:
         """Records that a worker unpickled its own copy of the job: the seconds it took, and the bytes of its memory."""
 
+    def came_from(self, machine: str, size: int) -> None:
+        """Records that a batch of this many bytes has come from another machine."""
+
 
 class Capabilities(NamedTuple):
     """The capabilities of a backend.
@@ -500,7 +505,7 @@ class Backend(ABC):
 
     @property
     def grown(self) -> int:
-        """Number of workers after growth; 0 before any growth."""
+        """Number of workers after growth; 0 before any growth. It may fall where workers come and go by demand."""
         return 0
 
     def cpu_seconds(self) -> dict[int, float]:
@@ -523,6 +528,12 @@ class Backend(ABC):
     def memory(self) -> dict[str, int]:
         """Returns the bytes that this backend takes, by name; memory that processes share is divided among them."""
         return {}
+
+    def pool_use(self) -> tuple[int, float, float] | None:
+        """Returns the ranks in the pool of workers that this one shares, and the seconds that its units and those of
+        all took there; None without a pool.
+        """
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -91,5 +91,7 @@ def choose_start_method(context: BaseContext | None) -> StartMethod:
 
 
 Parts = dict[str, object]
+OWN = "settings"
+"""The part that differs between the ranks of a job."""
 
 Assemble = Callable[[Parts], JobFactory]

@@ -15,6 +15,7 @@ Drop                     trainer → s.  drops the units below a number
 Grow                     trainer → s.  raises the number of workers
 Pulse                    trainer → s.  requests a sign of life
 AskStacks, AskWorkers    trainer → s.  request a report (on a connection of its own)
+AskPool                  trainer → s.  the same
 Unit                     s. → worker   a unit, or rows of one, to make
 SlotGiven                s. → worker   the answer to `SlotWanted` or `RowsWanted`
 Resume                   s. → worker   state of the stream that the worker continues
@@ -58,6 +59,7 @@ RemoteStartFailed        bridge → zygote   a worker cannot be started, now
 RemoteExited             a. → b. → zygote  the end of a worker
 Greeting                 agent → bridge    the agent's host, process and versions
 Activities               a. → b. → zygote  the mark of a worker: a sign of life too
+PoolUse                  a. → b. → zygote  the share of a rank in a process of its pool
 RemoteDrains             bridge → zygote   the machine of a worker is to be taken away
 =======================  ================  ====================================================
 
@@ -104,6 +106,7 @@ PlainReport = tuple[
     tuple[UnitTimings, ...],
     tuple[str, ...],
     bytes | None,
+    tuple[int, Sequence[int]] | None,
 ]
 """A `UnitReport`, field by field."""
 
@@ -173,6 +176,12 @@ class AskStacks(NamedTuple):
 
 class AskWorkers(NamedTuple):
     """Requests the workers' pids, from any thread of the trainer. `ReportAnswer` has the same number."""
+
+    number: int
+
+
+class AskPool(NamedTuple):
+    """Requests the use of the pool, from any thread of the trainer. `ReportAnswer` has the same number."""
 
     number: int
 
@@ -312,9 +321,10 @@ class Delivery(NamedTuple):
 
 
 class WorkerPids(NamedTuple):
-    """The pids of the workers that have been started."""
+    """The pids of the workers that have been started; of those on other machines, by number, the machine."""
 
     pids: list[int]
+    machines: dict[int, str] = {}  # noqa: RUF012 - never written
 
 
 class Starved(NamedTuple):
@@ -569,15 +579,30 @@ class Greeting(NamedTuple):
 
 
 class Activities(NamedTuple):
-    """The mark of a worker, and whether it has duties at its end. A sign of life of its host."""
+    """The mark of a worker, whether it has duties at its end, and the time by the clock of timings there. A sign of
+    life of its host.
+    """
 
     worker: int
     place: int
     activity: int
     duties: int
+    clock: float | None = None
 
 
-FromTrainer = Submit | Freed | NeedsMemory | Streams | Drop | Grow | Pulse | AskStacks | AskWorkers
+class PoolUse(NamedTuple):
+    """The use of a process of a pool since this rank has a worker there: ranks now, and seconds of turns: its own, and
+    those of all ranks.
+    """
+
+    worker: int
+    ranks: int
+    own: float
+    all: float
+
+
+Question = AskStacks | AskWorkers | AskPool
+FromTrainer = Submit | Freed | NeedsMemory | Streams | Drop | Grow | Pulse | Question
 ToWorker = Unit | Drop | SlotGiven | Resume | TrimMemory | Leave
 FromWorker = Unpickled | Leaves | SlotWanted | RowsWanted | UnitDone | Broken
 ToTrainer = (
@@ -611,10 +636,18 @@ class RemoteDrains(NamedTuple):
 
 ToBridge = StartRemote | ForRemote | EndRemote | InspectRemote
 FromBridge = (
-    RemoteDrains | RemoteStarted | RemoteStartFailed | FromRemote | RemoteExited | RemoteInspected | Activities | Broken
+    RemoteDrains
+    | RemoteStarted
+    | RemoteStartFailed
+    | FromRemote
+    | RemoteExited
+    | RemoteInspected
+    | Activities
+    | PoolUse
+    | Broken
 )
 ToAgent = EndRemote | InspectRemote | Pulse
-FromAgent = Greeting | Activities | RemoteExited | RemoteInspected
+FromAgent = Greeting | Activities | PoolUse | RemoteExited | RemoteInspected
 Message = FromTrainer | ToWorker | FromWorker | ToTrainer | ToBridge | FromBridge | FromAgent
 
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import cast
 
 from stoker import errors
+from stoker._engine.activity import Activity
 from stoker._engine.backend import Failure, UnitReport
 from stoker._engine.commands import (
     AllStarted,
@@ -90,6 +91,7 @@ from stoker._engine.process.split_units import SplitUnits
 from stoker._engine.process.worker_events import Blame, WorkerDeath, not_started
 from stoker._engine.supervision import rules
 from stoker._engine.supervision.admission import Admission, Refused
+from stoker._engine.supervision.demand import Demand
 from stoker._engine.supervision.dispatch import Dispatch
 from stoker._engine.supervision.restarts import ends_itself
 from stoker._engine.supervision.rules import IdlePolicy, RecyclingPolicy, Rules, Stall, Stalls
@@ -125,6 +127,7 @@ class _Worker:
         self.is_warm = False  # whether it has answered: its first samples may import modules and open files
         self.retires = False
         self.drains: str | None = None  # why its machine is to be taken away
+        self.is_released = False  # it is not needed, and no other takes its place
         self.stays = False  # it should retire, but no other worker could continue its stream
         self.stall: tuple[Stall, str] | None = None  # the stall for which it was ended, and its stack then
 
@@ -173,7 +176,9 @@ class Supervisor:
         self._there: dict[int, _Worker] = {}
         self._unpickling: dict[int, float] = {}  # worker that unpickles the job → its deadline; the next one first
         self._leaving: dict[int, float] = {}  # worker → when it was dismissed, or announced that it leaves
-        self._due = dict.fromkeys(range(self._local, workers), 0.0)  # number of an absent worker → when it is started
+        self._demand = Demand(rules.remote) if rules.on_demand else None
+        elsewhere = range(0 if rules.on_demand else rules.remote)
+        self._due = {self._local + place: 0.0 for place in elsewhere}  # number of an absent worker → when it is started
         self._starting: set[int] = set()  # the absent workers that have a command to start
         self._held_back: set[int] = set()  # the absent workers that, as the trainer knows, cannot be started
         self._alone_since: float | None = None  # since when no worker can continue, and none can be started
@@ -273,8 +278,14 @@ class Supervisor:
         self._out.append(Send(worker, message))
 
     def _tell_pids(self) -> None:
-        pids = [worker.pid for worker in self._there.values()]
-        self._out.append(Tell(WorkerPids([pid for pid in pids if isinstance(pid, int)])))
+        pids: list[int] = []
+        machines: dict[int, str] = {}
+        for number, worker in self._there.items():
+            if isinstance(worker.pid, int):
+                pids.append(worker.pid)
+            else:
+                machines[number] = worker.pid.rpartition(" on host ")[2]
+        self._out.append(Tell(WorkerPids(pids, machines)))
 
     # Births and deaths
 
@@ -385,7 +396,10 @@ class Supervisor:
         self._stalls.works_on(number, None, now)
         if worker.retires and not runs:
             self._memory.left(number)
-            self._due[number] = now
+            if worker.is_released:
+                self._tell_pids()
+            else:
+                self._due[number] = now
             return
         if was_unpickling:  # it had not begun its units
             units = []
@@ -419,6 +433,21 @@ class Supervisor:
         for number in [*(number for number in due if number < self._needed), *more[:1]]:
             self._starting.add(number)
             self._out.append(Spawn(number))
+
+    def _meet(self, demand: Demand) -> None:
+        """Asks for workers on other machines, or releases some: those with the highest numbers first."""
+        elsewhere = range(self._local, self._workers)
+        there = [number for number in elsewhere if number in self._there and not self._there[number].retires]
+        absent = [number for number in elsewhere if number not in self._there and number not in self._due]
+        asked = sum(number in self._due for number in elsewhere)
+        more = demand.look(len(self._dispatch.alive - self._dispatch.busy), len(there), asked, self._now)
+        self._due.update(dict.fromkeys(absent[: max(0, more)], self._now))
+        idle = [number for number in reversed(there) if not self._dispatch.assignments(number)]
+        for number in idle[: max(0, -more)]:
+            worker = self._there[number]
+            worker.retires = worker.is_released = True
+            self._dispatch.retires(number)
+            self._dismiss_if_idle(worker, number)
 
     def _drains(self, number: int, reason: str) -> None:
         worker = self._there.get(number)
@@ -711,6 +740,10 @@ class Supervisor:
             del self._unpickling[number]
             self._unpickling[number] = now + OPENED
             self._out.append(Inspect(number, None, OPENED))
+        if self._demand is not None and (self._work or any(number >= self._local for number in self._there)):
+            if now >= self._demand.looks_at:
+                self._meet(self._demand)
+            due.append(self._demand.looks_at)
         if self._due:
             self._replace()
             due += [when for number, when in self._due.items() if number not in self._starting]
@@ -775,6 +808,9 @@ class Supervisor:
         number, unit, seconds, position, stack, in_hand = event
         if unit is None:
             self._stuck.append(event)
+            return
+        if position.activity is Activity.TURN:  # other ranks of its pool work: it has not begun
+            self._stalls.begins(number, unit, self._now)
             return
         self._out.append(Notify(Stalled(number, self._in_hand(unit, in_hand), position, seconds, stack)))
         if self._rules.stall_action == "restart":

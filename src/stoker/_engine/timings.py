@@ -125,7 +125,7 @@ TimingSink = Callable[[BatchTimings], None]
 
 _FETCH, _COLLATE, _WRITE = range(3)
 
-_PHASES = {Activity.COLLATE: _COLLATE, Activity.WRITE: _WRITE}
+_PHASES = {Activity.COLLATE: _COLLATE, Activity.TRANSFORM: _COLLATE, Activity.WRITE: _WRITE}
 """The phase that begins with an activity; all others belong to fetching."""
 
 _AT_ONCE = (Activity.SEVERAL, Activity.WHOLE)

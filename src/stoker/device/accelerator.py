@@ -76,6 +76,14 @@ class CopyDevice:
         """Whether the current stream is captured by a CUDA graph: nothing else may be called then."""
         return bool(getattr(self._module, "is_current_stream_capturing", bool)())
 
+    def holds(self, tensor: Any) -> bool:
+        """Whether a tensor lies in the memory of this device."""
+        return bool(tensor.device == self.device)
+
+    def generators(self) -> list[Any]:
+        """Returns torch's generators of random numbers on this device."""
+        return list(getattr(self._module, "default_generators", ())[self.device.index :][:1])
+
     def empty_like(self, tensor: Any) -> Any:
         """Returns memory of the device for a tensor, for the current stream."""
         import torch
@@ -171,6 +179,9 @@ class InOrderDevice(CopyDevice):
 
     def timed_event(self) -> Any:
         return None
+
+    def generators(self) -> list[Any]:
+        return []
 
     def is_capturing(self) -> bool:
         return False

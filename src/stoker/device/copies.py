@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.device import fields
 from stoker.device.accelerator import CopyDevice
 
 
@@ -43,13 +42,12 @@ class CopyCounts:
         return {name: value for name, value in vars(self).items() if name != "why_staged"} if self.batches else {}
 
 
-def is_plain(tensor: Any) -> bool:
-    """Whether it is dense memory of the host, of torch's own class."""
+def is_dense(tensor: Any) -> bool:
+    """Whether it is dense memory, of torch's own class."""
     import torch
 
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.is_cpu
         and tensor.layout is torch.strided
         and not (tensor.is_quantized or tensor.is_nested)
     )
@@ -79,14 +77,3 @@ def moved_by_itself(value: Any, one: CopyDevice, kept: list[Any]) -> Any:
             return value.to(one.device, non_blocking=True)
         except TypeError:  # it takes the device alone
             return value.to(one.device)
-
-
-def found_on(value: Any, found: list[Any], device: Any) -> Any:
-    """Appends a tensor of this device; a leaf for `mapped` that changes nothing."""
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return fields.INSIDE
-    if value.device == device:
-        found.append(value)
-    return value

@@ -109,6 +109,11 @@ class FieldPlacement:
         return list(dict.fromkeys(found))
 
     @property
+    def names_fields(self) -> bool:
+        """Whether fields are named, so that a batch may lack one."""
+        return bool(self._fields)
+
+    @property
     def is_of_host(self) -> bool:
         """Whether all tensors stay where they are."""
         return self._function is None and not self.fixed

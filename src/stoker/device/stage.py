@@ -6,14 +6,18 @@ memory that the copy reads, a slot or pinned memory, stays until that event has 
 one that is dropped at once frees memory that is still written.
 
 CUDA is called within `next()` and `close()` alone, on the thread that calls them, and never while a stream is captured.
+
+The file is long because copies, images that are decoded there and transforms of batches share one order of streams.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from stoker import errors
 from stoker._core.machine.memory import available
@@ -21,10 +25,10 @@ from stoker._engine.transport import owned, registered
 from stoker._engine.transport.owned import Hold
 from stoker._engine.transport.reader import Lease
 from stoker.device import accelerator as accelerators
-from stoker.device import fields, pinning
+from stoker.device import fields, pinning, transformed
 from stoker.device.accelerator import CopyDevice, DeviceEvent, DeviceStream
 from stoker.device.buffers import DeviceBuffers
-from stoker.device.copies import CopyCounts, decodes_itself, found_on, is_plain, moved_by_itself, moves_itself
+from stoker.device.copies import CopyCounts, decodes_itself, is_dense, moved_by_itself, moves_itself
 from stoker.device.fields import FieldPlacement
 
 AHEAD_SHARE = 8
@@ -33,8 +37,12 @@ AHEAD_SHARE = 8
 REGISTERED_SHARE = 2
 """Registered slots take at most this part (a half) of the memory that is left: the system cannot move them."""
 
-Transform = Callable[[Any, Any], Any]
-"""Returns a batch that is changed on the device, from the batch and its step in the epoch."""
+Transform = Callable[..., Any]
+"""Returns a batch that is changed on the device, from the batch, `devices` (the random generators of its devices), and
+what was said of it by name."""
+
+Known = Mapping[str, Any]
+"""What the transform gets to know of a batch, by name."""
 
 Opened = Callable[[], tuple[Any, Lease | None]]
 """Opens a batch: returns it, and the lease of the slot that it lies in."""
@@ -79,7 +87,7 @@ class _Copy:
 class _Arrived:
     """A batch that was opened and is not delivered."""
 
-    step: Any
+    known: Known
     host: Any = None
     lease: Lease | None = None
     error: Exception | None = None
@@ -147,9 +155,9 @@ class DeviceStage:
         """Returns whether a batch that was not delivered is to be delivered later."""
         return unit in self._arrived and self._arrived[unit].error is None
 
-    def copy_ahead(self, unit: int, step: Any, opened: Opened) -> None:
+    def copy_ahead(self, unit: int, known: Known, opened: Opened) -> None:
         """Begins to copy a batch that was not asked for yet. An error of it is raised when it is."""
-        arrived = self._open(unit, step, opened)
+        arrived = self._open(unit, known, opened)
         try:
             if arrived.error is None:
                 self._start(arrived, is_ahead=True)
@@ -162,7 +170,7 @@ class DeviceStage:
                 )
             # else take() meets it again, where it can be raised
 
-    def take(self, unit: int, step: Any, opened: Opened) -> Any:
+    def take(self, unit: int, known: Known, opened: Opened) -> Any:
         """Returns a batch on the device; the same one again until `delivered` is called.
 
         Raises:
@@ -170,7 +178,7 @@ class DeviceStage:
         """
         import torch
 
-        arrived = self._arrived.get(unit) or self._open(unit, step, opened)
+        arrived = self._arrived.get(unit) or self._open(unit, known, opened)
         if arrived.error is not None:
             raise arrived.error
         if arrived.copy is not None and any(one.current() != stream for one, stream, _ in arrived.copy.events):
@@ -182,7 +190,7 @@ class DeviceStage:
                 if len(times) == 2 and (asked := one.timed_event()) is not None:
                     times.append(stream.record_event(asked))
                 stream.wait_event(event)
-            if self.buffers is None:
+            if self.buffers is None or not copy.moved:
                 return copy.batch
             with torch.inference_mode(False), torch.no_grad():
                 return self.buffers.placed(copy.batch, copy.moved)
@@ -214,8 +222,8 @@ class DeviceStage:
         owned.look()
         registered.end_left()
 
-    def _open(self, unit: int, step: Any, opened: Opened) -> _Arrived:
-        arrived = _Arrived(step)
+    def _open(self, unit: int, known: Known, opened: Opened) -> _Arrived:
+        arrived = _Arrived(known)
         try:
             arrived.host, arrived.lease = opened()
         except Exception as error:
@@ -236,38 +244,46 @@ class DeviceStage:
         kept: list[Any] = []  # until the copies are done
         with torch.inference_mode(False), torch.no_grad():
             try:
-                copy.batch, moves = self._allocated(arrived.host, kept)
+                copy.batch, moves, others = self._allocated(arrived.host, kept)
                 in_place = self._in_place(arrived.lease, moves, is_ahead)
-                for one in dict.fromkeys(move.accelerator for move in moves):
+                for one in dict.fromkeys([*(move.accelerator for move in moves), *others]):
                     self._queue(one, [move for move in moves if move.accelerator is one], in_place, kept, copy)
                 self._transform(arrived, copy, kept)
             finally:
                 self._keep(copy, kept)
         arrived.copy = copy
         self._latest = copy.size
-        self.counts.batches += 1
+        self.counts.batches += not self.placement.is_of_host
         self.counts.bytes += copy.size
         return copy
 
-    def _allocated(self, host: Any, kept: list[Any]) -> tuple[Any, list[_Move]]:
-        """Returns the batch on the device, allocated for the consumer's streams, and what is to be copied."""
+    def _allocated(self, host: Any, kept: list[Any]) -> tuple[Any, list[_Move], list[CopyDevice]]:
+        """Returns the batch on the device, allocated for the consumer's streams, what is to be copied, and the devices
+        of what was moved by itself.
+        """
         import torch
 
         moves: list[_Move] = []
+        devices: list[CopyDevice] = []  # of what moves itself
         paths: set[str] = set()
 
         def placed(path: str, value: Any) -> Any:
             paths.add(path)
             is_tensor, decodes = isinstance(value, torch.Tensor), decodes_itself(value)
             if not (is_tensor or decodes or moves_itself(value)):
-                return fields.INSIDE
+                # A transform may write to it, and gets the batch again if the device was full
+                is_array = self.transform is not None and isinstance(value, np.ndarray)
+                return value.copy() if is_array else fields.INSIDE
             device = self.placement.of(path, value)
             if decodes:
                 return value if device is None else self._decoded(value, self._accelerator(device), moves)
             if device is None:
-                return pinning.pin(value) if self.pins else value if is_tensor else fields.INSIDE
+                if self.pins:
+                    return pinning.pin(value)
+                return fields.INSIDE if not is_tensor else value if self.transform is None else value.clone()
             one = self._accelerator(device)
-            if not (is_tensor and is_plain(value)):
+            if not (is_tensor and value.is_cpu and is_dense(value)):
+                devices.append(one)
                 return moved_by_itself(value, one, kept)
             target = one.empty_like(value.detach())
             moves.append(_Move(value.detach(), target, one, id(value)))
@@ -277,7 +293,9 @@ class DeviceStage:
         if not self._is_checked:
             self.placement.check(paths)
             self._is_checked = True
-        return batch, moves
+        if self.placement.is_of_host:
+            batch = pinning.pin(host) if self.pins else host
+        return batch, moves, devices
 
     def _decoded(self, value: Any, one: CopyDevice, moves: list[_Move]) -> Any:
         """Decodes images, and returns memory of the consumer's stream for them.
@@ -362,32 +380,44 @@ class DeviceStage:
                 copy.times.append([] if begun is None else [begun, event])
 
     def _transform(self, arrived: _Arrived, copy: _Copy, kept: list[Any]) -> None:
-        """Calls the transform of the whole batch on the stream of its copy, with one device.
+        """Calls the transform of the whole batch: on the stream of its copy, if that is one.
 
-        What it allocates belongs to that stream, and the consumer's work on it would not be waited for: the result is
-        copied into memory of the consumer's stream.
+        Raises:
+            Exception: of the transform. It is not called again for this batch, unless the device is full.
         """
-        if self.transform is None or len(copy.events) != 1:
+        if self.transform is None:
+            return
+        devices = [one for one, _, _ in copy.events]
+        transform, generators = self.transform, [each for one in devices for each in one.generators()]
+
+        def call(batch: Any) -> Any:
+            try:
+                with transformed.plain_modes(devices):
+                    return transform(batch, **arrived.known, devices=generators)
+            except Exception as error:
+                if not _is_out_of_memory(error):
+                    arrived.error = error
+                where = ", ".join(str(one.device) for one in devices) or "the host"
+                error.add_note(
+                    f"The batch was on {where}: with device= the transform runs there, in this process. To run it in "
+                    "the workers, on the CPU, call it in collate_fn=."
+                )
+                raise
+
+        if len(devices) != 1:
+            for _, consumer, event in copy.events:
+                consumer.wait_event(event)
+            copy.batch = call(copy.batch)
+            copy.moved = list(transformed.tensors_on(copy.batch, devices))
             return
         one, consumer, _ = copy.events[0]
-        given = {id(tensor) for tensor, _ in copy.moved}
         with one.using(one.side):
             try:
-                made = self.transform(copy.batch, arrived.step)
-                found: list[Any] = []
-                fields.mapped(made, lambda _, value: found_on(value, found, one.device), dataclasses_too=True)
-                fresh = [tensor for tensor in found if id(tensor) not in given]
-                with one.using(consumer):
-                    targets = [one.empty_like(tensor) for tensor in fresh]
-                one.side.wait_event(consumer.record_event())
-                kept += [made, *targets]
-                for target, tensor in zip(targets, fresh, strict=True):
-                    one.copy(target, tensor, True)
+                moved = [tensor for tensor, _ in copy.moved]
+                copy.batch, found = transformed.on_side_stream(copy.batch, call, one, consumer, moved, kept)
+                copy.moved = [(tensor, one) for tensor in found]
             finally:
                 copy.events[0] = one, consumer, one.side.record_event(one.timed_event())
-        places = {id(tensor): target for tensor, target in zip(fresh, targets, strict=True)}
-        copy.batch = fields.mapped(made, lambda _, value: places.get(id(value), fields.INSIDE), dataclasses_too=True)
-        copy.moved = [(places.get(id(tensor), tensor), one) for tensor in found]
 
     def _keep(self, copy: _Copy, kept: list[Any]) -> None:
         """Keeps what copies read and write until they are done, whoever drops it meanwhile."""

@@ -243,6 +243,8 @@ class LoaderHooks(Observer):
                 recorder.end(record, asked, clock())
                 if copies := getattr(self_, "copies", None):
                     recorder.note({"loader": record.loader, "copies": copies})
+                if machines := getattr(self_, "machines", None):
+                    recorder.note({"loader": record.loader, "machines": machines})
                 raise
             except Exception as error:
                 self.faults.raised(error, clock())

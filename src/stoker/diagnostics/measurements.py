@@ -66,6 +66,7 @@ class MeasuredLoader:
         faults: of its samples and workers.
         chosen: the number of workers that `--auto` has chosen, in words.
         copies: of its batches to devices, up to the end of its latest epoch or later (`Report.copies`).
+        machines: others that made batches of its latest epoch, in words.
     """
 
     about: dict[str, Any]
@@ -79,6 +80,7 @@ class MeasuredLoader:
     faults: FaultLog = field(default_factory=FaultLog)
     chosen: str | None = None
     copies: dict[str, float] = field(default_factory=dict)
+    machines: list[str] = field(default_factory=list)
 
     @property
     def restarts(self) -> bool:
@@ -307,6 +309,8 @@ class Measurements:
             self._loaders[file, record["loader"]].sizes.append(record["bytes"])
         elif "copies" in record:
             self._loaders[file, record["loader"]].copies = record["copies"]
+        elif "machines" in record:
+            self._loaders[file, record["loader"]].machines = record["machines"]
         elif "sampled" in record:
             self._loaders[file, record["loader"]].sampled += record["sampled"]
         elif "noted" in record:

@@ -31,8 +31,9 @@ def growth_of(known: Measurements, loaders: Sequence[MeasuredLoader]) -> dict[in
 
 
 def findings_of_loaders(known: Measurements) -> list[dict[str, Any]]:
-    """Returns of each loader its `faults`, its `worker_growth` and its `copies` to devices (None if there are none), as
-    plain JSON values. Copies have the `bus`, bytes in a second or None, and their line, `text`.
+    """Returns of each loader its `faults`, its `worker_growth` and its `copies` to devices (None if there are none),
+    and lines on other `machines` that made batches of its latest epoch, as plain JSON values. Copies have the `bus`,
+    bytes in a second or None, and their line, `text`.
     """
     growing = growth_of(known, known.loaders)
     return [
@@ -40,6 +41,7 @@ def findings_of_loaders(known: Measurements) -> list[dict[str, Any]]:
             "faults": loader.faults.as_dict(known.begun),
             "worker_growth": growing[number].as_dict() if number in growing else None,
             "copies": copies_of(known, loader),
+            "machines": loader.machines,
         }
         for number, loader in enumerate(known.loaders)
     ]
@@ -73,12 +75,14 @@ def engine_lines(known: Measurements) -> Iterator[str]:
 
 
 def finding_lines(known: Measurements, loaders: Sequence[MeasuredLoader]) -> list[str]:
-    """Returns a line for each loader with faults, for each that copies to devices, and for each whose workers grow.
+    """Returns a line for each loader with faults, for each that copies to devices, for each other machine, and for each
+    whose workers grow.
 
     Of a loader of Stoker's without faults a line says so, if no other one is to be shown.
     """
     lines = [f"{loader.name}: {loader.faults.text}." for loader in loaders if loader.faults.counts]
     lines += [f"{loader.name}: {found['text']}" for loader in loaders if (found := copies_of(known, loader))]
+    lines += [f"{loader.name}: {machine}." for loader in loaders for machine in loader.machines]
     if known.faults.counts:
         lines += [f"{one['what']}: {one['text']}" for one in known.faults.named]
     for growth in growth_of(known, loaders).values():

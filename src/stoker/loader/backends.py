@@ -90,6 +90,7 @@ def _settings(options: LoaderOptions, own_collate: bool, record: LoaderRecord) -
         timed=timed,
         sampled=timed and record.sampled,
         jpegs=options.jpegs,
+        transformed_later=options.device_transform is not None,
         looked_at=0 if options.capabilities.has_workers else record.ledger.total.delivered,
         snapshot_every=options.snapshot_every,
     )
@@ -108,4 +109,5 @@ def _rules(options: LoaderOptions, record: LoaderRecord) -> Rules:
         mark_heap=heap.is_marked(options, record.ledger),
         units_at_once=options.units_at_once,
         remote=record.remote_workers,
+        on_demand=options.on_demand,
     )

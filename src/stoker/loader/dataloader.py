@@ -30,7 +30,7 @@ from stoker.datasets.described import loaded_by
 from stoker.events import Listener
 from stoker.loader import loader_kind, torch_support
 from stoker.loader._accounting import observer
-from stoker.loader._accounting.report import Report
+from stoker.loader._accounting.report import POOL, Report
 from stoker.loader._epoch import draws, epoch, ranks
 from stoker.loader._epoch.progress import Progress
 from stoker.loader._epoch.sampler_epochs import check_samplers, lend_to_samplers
@@ -95,10 +95,11 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         batch_sampler: any iterable of lists of indices.
         collate_fn: makes a batch from a list of samples, in the worker. The default and `PadCollator` write straight
             into the shared memory of the batch; the result of any other function is copied once.
-        batch_transform: called with each collated batch, in the worker, and returns the batch that is delivered:
+        batch_transform: called with each collated batch, and returns the batch that is delivered: in the worker, or,
+            with `device=`, in this process with the batch on the device, on the stream of copies and ahead of the loop.
             `stoker.device.Compose`, a module of Kornia or torchvision, any function. `stoker.batch_draws()` gives it
             random numbers for each sample; other generators are seeded once for the batch. What it returns is copied
-            once.
+            once. Its numbers do not depend on where it runs.
         pad_to: sizes by field, such as `{"input_ids": (128, 256, 512)}`: the second dimension of the field in a batch
             gets the least that fits, padded in collation with the `PadCollator`'s value, or 0 in the default collation.
             A longer batch keeps its own length, with one warning. A field is a key, a place, the name of an attribute,
@@ -128,6 +129,7 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         num_workers: number of workers; 0 makes batches in the training process. `"auto"` begins with as many as
             affinity, cgroup and memory allow, finds the best number during the first batches (up to four for each CPU
             if samples wait and the CPUs idle), and sets the attribute to it. The batches do not depend on the number.
+            With `remote`, all CPUs here work, and workers elsewhere come and go as the training loop needs them.
         prefetch_factor: batches ahead for each worker (default 2, or as many as its threads or `concurrency` need).
             Each takes memory for one batch. If a batch takes over 50 ms and all workers share each one,
             `prefetch_factor` + 1 in all. By default, batches that take under a millisecond are made up to 32 ahead for
@@ -305,13 +307,13 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         batch_transform: Callable[[Any], Any] | None = None,
         pad_to: Mapping[Any, int | Sequence[int]] | None = None,
     ) -> None:
-        if num_workers == "auto" and remote is not None:
-            raise ValueError("num_workers='auto' counts the workers of this machine alone: with remote= pass a number.")
         auto = _automatic() if num_workers == "auto" else None
         number = auto.most if auto is not None else argument_checks.integer("num_workers", num_workers, "'auto'")
         arguments = {name: value for name, value in locals().items() if name in _ARGUMENTS}
         local, number = number, number + getattr(remote, "num_workers", 0) if number >= 0 else number
         options = checked({**arguments, "num_workers": number})
+        if auto is not None and remote is not None:
+            options, auto = replace(options, on_demand=auto.may_change(options)), None
         shuffle = bool(shuffle)
         if sampler is None:
             if options.is_stream:
@@ -605,7 +607,10 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         memory, text = ({}, None) if iterator is None else iterator.inspect(stacks)
         options = record.options(self)
         whole = jpeg_reader.decoded_whole(options.jpegs, options.capabilities.own_process)
-        return Report.of(record.ledger, memory, text, whole, record.copies.as_dict())
+        report = Report.of(record.ledger, memory, text, whole, record.copies.as_dict())
+        if iterator is None or options.remote is None or (use := iterator.pool_use) is None:
+            return report
+        return replace(report, pool=dict(zip(POOL, (options.remote.pool, *use), strict=True)))
 
     def progress(self, name: str = "batches") -> Iterator[Any]:
         """Returns an iterator over the next epoch that draws a bar on stderr, or in a notebook's cell.
@@ -775,6 +780,8 @@ def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
         record.is_compared = True
         loader_kind.notice(record, record.options(loader))
     iterator = loader._iterator
+    if isinstance(iterator, LoaderIterator) and not iterator.transforms_as(record.options(loader)):
+        _end_workers(loader)  # theirs are born with it, or without it
     if (auto := record.automatic(loader)) is not None:
         if not auto.fits(loader, record.ledger):
             record.goes_on = getattr(iterator, "is_open", False) and loader.num_workers > 0

@@ -135,7 +135,9 @@ def _workers(options: LoaderOptions, ledger: Ledger) -> str:
         kind = "clean interpreters, for which the dataset is unpickled once (its class declares unpickle_once)"
     remote = options.remote
     if remote is not None:
-        bound = f"; {remote.num_workers} on other machines, placed by Ray (address={remote.address!r}){bound}"
+        shared = "" if remote.pool is None else f", shared with the ranks that name pool={remote.pool!r}"
+        many = f"up to {remote.num_workers}, as they are needed," if options.on_demand else f"{remote.num_workers}"
+        bound = f"; {many} on other machines, placed by Ray (address={remote.address!r}){shared}{bound}"
     number = options.num_workers - (0 if remote is None else remote.num_workers)
     return f"{number} processes, {kind} ({birth.why}){lives}{bound}"
 
@@ -196,13 +198,20 @@ def _collation(options: LoaderOptions) -> str:
 
 
 def _device(options: LoaderOptions, copies: CopyCounts) -> str:
+    if not options.moves_batches:
+        return f"{options.device}: batches stay on the host"
     names = "by a function" if callable(options.device) and not hasattr(options.device, "type") else options.device
     ahead = options.prefetch_to_device if options.capabilities.has_workers else 0
     when = f"{ahead} ahead" if ahead else "when they are asked for"
     text = f"{names}: batches are copied on a stream of their own, {when}"
+    if options.device_transform is not None:
+        name = asked(options.batch_transform, "__name__", type(options.batch_transform).__name__)
+        text += f", behind each of which batch_transform={name} runs"
     if options.device_buffers is not None:
         text += f", and delivered in {options.device_buffers} fixed sets of memory in turn"
-    if copies.registered:
+    if options.capabilities.own_process and not birth_of(options).zygote:
+        text += "; all go through pinned memory, since without fork their own memory cannot be registered"
+    elif copies.registered:
         text += f"; {copies.registered:,} slots of workers were registered, and are read in place"
     elif copies.batches:
         why = f" ({copies.why_staged})" if copies.why_staged else ""

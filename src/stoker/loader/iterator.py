@@ -34,6 +34,7 @@ from stoker.loader import torch_support
 from stoker.loader._accounting import observer
 from stoker.loader._accounting.accounting import Accounting
 from stoker.loader._accounting.ledger import EventDispatcher
+from stoker.loader._accounting.report import Report
 from stoker.loader._epoch import epoch
 from stoker.loader._epoch.plan import Step
 from stoker.loader.backends import new_backend
@@ -101,6 +102,10 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._rewind()
         self._start.draw_ahead()
         record.resumed = None  # last: if no iterator can be made, the loader keeps its place
+
+    def transforms_as(self, options: LoaderOptions) -> bool:
+        """Returns whether these options have batches transformed where those of this iterator's workers have it."""
+        return self._options.moves_batches == options.moves_batches or options.batch_transform is None
 
     def _rewind(self) -> None:
         """Prepares a new epoch, which begins with the first `next()`."""
@@ -260,7 +265,8 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
     def _opened(self, backend: Backend, answer: Answer, step: Step) -> Any:
         try:
             if self._device is not None:
-                batch = self._device.take(answer.unit, step, functools.partial(_with_lease, backend, answer))
+                opened = functools.partial(_with_lease, backend, answer)
+                batch = self._device.take(answer.unit, self._known(answer, step), opened)
                 self._copy_ahead(self._device, backend)
                 return batch
             batch = backend.open(answer)
@@ -282,11 +288,19 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
                 if not device.has_room():
                     return
                 if not device.has(answer.unit):
-                    device.copy_ahead(answer.unit, step, functools.partial(_with_lease, backend, answer))
+                    opened = functools.partial(_with_lease, backend, answer)
+                    device.copy_ahead(answer.unit, self._known(answer, step), opened)
         except Exception as error:
             if tears(error):
                 raise
             self._early = error
+
+    def _known(self, answer: Answer, step: Step) -> dict[str, Any]:
+        """Returns what a transform on the device gets to know of a batch: arguments of `BatchTransform`."""
+        assert self._epoch is not None
+        rows = range(step.position, step.position + step.stride * answer.report.samples, step.stride)
+        seed, positions = answer.report.rows_at or (self._epoch.seed, rows)
+        return {"seed": seed, "positions": positions, "epoch": self._epoch.number, "number": step.number}
 
     def _discard(self, backend: Backend, answer: Answer) -> None:
         """Frees the batch of an answer that is not delivered, opened or not."""
@@ -431,6 +445,11 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
                     self._device.close()
         self._units.flush_guesses()
 
+    @property
+    def pool_use(self) -> tuple[int, float, float] | None:
+        """Returns the use of the pool of workers that is shared with other ranks (`Report.pool`), or None."""
+        return None if self._backend is None else self._backend.pool_use()
+
     def inspect(self, stacks: bool) -> tuple[dict[str, int], str | None]:
         """Returns the memory of this iterator's processes, in bytes by name, and their stacks if wanted."""
         backend = self._backend
@@ -443,6 +462,11 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
     def copies(self) -> dict[str, float]:
         """Returns the counts of the loader's copies to devices so far (`Report.copies`)."""
         return self._record.copies.as_dict()
+
+    @property
+    def machines(self) -> list[str]:
+        """Returns lines on the other machines that made batches of the latest epoch (`Report.machines`)."""
+        return Report.of(self._ledger).machines_in_words() if self._ledger.machines else []
 
     @property
     def is_open(self) -> bool:

@@ -28,6 +28,7 @@ from stoker.loader._epoch.progress import Progress
 from stoker.loader._job import jpeg_reader
 from stoker.loader._options import argument_checks
 from stoker.loader._options.loader_options import STOKERS, TORCHS, LoaderOptions
+from stoker.loader._random.batch_transform import BatchTransform
 from stoker.loader._state.schema import START, Place
 
 if TYPE_CHECKING:
@@ -93,13 +94,18 @@ class LoaderRecord:
         self.births = Births()
 
     def device_stage(self, options: LoaderOptions, pins: bool) -> DeviceStage | None:
-        """Returns the transfer of the next epoch's batches to devices; None if they stay on the host."""
-        if options.device is None or (placement := FieldPlacement(options.device)).is_of_host:
+        """Returns the transfer of the next epoch's batches to devices; None if they stay on the host unseen."""
+        if options.device is None:
+            return None
+        placement = FieldPlacement(options.device)
+        if placement.is_of_host and not placement.names_fields:
             return None
         if options.device_buffers is not None and self.device_buffers is None:
             self.device_buffers = DeviceBuffers(options.device_buffers, self.tell_once)
         ahead = options.prefetch_to_device if options.num_workers else 0  # else the next batch is not made yet
-        return DeviceStage(placement, ahead, self.tell_once, self.copies, pins, self.device_buffers)
+        own = options.device_transform
+        transform = None if own is None else BatchTransform.of_trainer(own)
+        return DeviceStage(placement, ahead, self.tell_once, self.copies, pins, self.device_buffers, transform)
 
     def move_to(self, device: Any) -> None:
         """Sends batches to another device, from the next `iter()` on."""

@@ -70,6 +70,8 @@ def settings(loader: Any, ours: LoaderRecord | None, names: Sequence[str], is_st
     options = None if ours is None else ours.options(loader)
     if ours is not None and (auto := ours.automatic(loader)) is not None:
         arguments |= {"num_workers": "auto", **auto.set_aside}
+    elif options is not None and options.on_demand:
+        arguments["num_workers"] = "auto"
     is_default = arguments["prefetch_factor"] == 2 if options is None else not options.counts_batches
     if is_default:  # it follows from the other arguments
         del arguments["prefetch_factor"]

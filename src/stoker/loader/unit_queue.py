@@ -15,7 +15,7 @@ from stoker._engine.process_guard import tears
 from stoker._engine.supervision.split_policy import COMPARISONS, SplitPolicy, is_trial
 from stoker.datasets.nesting import prefers_whole_batches
 from stoker.loader._epoch import gather_or_split
-from stoker.loader._epoch.plan import BatchesPlan, ComputedPlan, Step
+from stoker.loader._epoch.plan import BatchesPlan, ComputedPlan, Step, StreamedPlan
 from stoker.loader._epoch.runs import AHEAD, RunLength, longest
 from stoker.loader._job.stream_guesses import Guess, Guesses
 from stoker.loader._job.work import Work
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from stoker.loader._accounting.accounting import Accounting
     from stoker.loader._accounting.ledger import EventDispatcher, Ledger
     from stoker.loader._epoch.epoch import Epoch
-    from stoker.loader._epoch.plan import StreamedPlan
     from stoker.loader._epoch.progress import Progress
     from stoker.loader._options.loader_options import LoaderOptions
     from stoker.loader.record import LoaderRecord
@@ -290,7 +289,7 @@ def short_path(
         progress: counts the batches that the user has received.
     """
     plan = begun.plan
-    if not isinstance(plan, ComputedPlan | BatchesPlan) or begun.place.ahead:
+    if not isinstance(plan, ComputedPlan | BatchesPlan | StreamedPlan) or begun.place.ahead:
         return None
     if (make := backend.plain(begun.seed, plan.place)) is None:
         return None
@@ -363,8 +362,8 @@ class Prefetch:
     def most(self, backend: Backend) -> int:
         """Returns the number of units that may be under way: fewer if workers share each, more if runs are cheap."""
         self._are_shared = backend.shares is True
-        if backend.grown > self._workers:
-            self._reckon(backend.grown)
+        if (grown := backend.grown) > self._workers or (grown and grown != self._workers and self._options.on_demand):
+            self._reckon(grown)
         if (run := self.run(backend)) > 1:
             return self._most if self._options.counts_batches else max(self._most, AHEAD * run * self._workers)
         if not self._shares or self._is_whole:

@@ -32,8 +32,8 @@ def birth_of(options: LoaderOptions, tell: Callable[[str], None] = lambda text: 
 
     Unless the user has chosen a start method, workers start in a clean interpreter in three cases: this process is a
     worker of Ray; they run nothing but Stoker's own code while a native pool has threads; or their code names JAX,
-    which has started a backend. Other code may depend on flags, patches and open files of the script, which only a fork
-    keeps.
+    which has started a backend, or Ray, to which this process is connected. Other code may depend on flags, patches and
+    open files of the script, which only a fork keeps.
     """
     birth = choose_start_method(options.multiprocessing_context)._replace(once=unpickled_once(options.dataset))
     if not birth.forked:
@@ -42,8 +42,10 @@ def birth_of(options: LoaderOptions, tell: Callable[[str], None] = lambda text: 
         return birth._replace(forked=False, why="this process is a worker of Ray, whose forks hang")
     parts = _sent(options).values()
     free = options.multiprocessing_context is None
+    if free and native_pools.ray_has_started() and (named := named_by_parts(parts, "ray")):
+        return birth._replace(forked=False, why=f"Ray is connected, which survives no fork; named: {named}")
     if native_pools.jax_has_started() and not is_stokers(parts):
-        named = jax_named_by((*parts, options.index_sampler))
+        named = named_by_parts((*parts, options.index_sampler), "jax")
         if named and free:
             return birth._replace(
                 forked=False, why=f"JAX has started a backend, which survives no fork; named: {named}"
@@ -88,9 +90,9 @@ def _sent(options: LoaderOptions) -> dict[str, object]:
 # installed package that imports JAX counts as JAX; the user's own modules are followed instead.
 
 
-_JAX = frozenset({"jax", "jaxlib"})
+_LIBRARIES = {"jax": frozenset({"jax", "jaxlib"}), "ray": frozenset({"ray"})}
 _NO_USERS = {"numpy", "stoker", "torch", *sys.stdlib_module_names}
-"""Packages that import no JAX. A function that others have put into them, as a hook, does not make them users."""
+"""Packages that import none of these. A function that others have put into them, as a hook, makes them no users."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice)
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 
@@ -98,12 +100,12 @@ _MOST_OBJECTS = 10_000
 _MOST_ITEMS = 256
 
 
-def jax_named_by(parts: Iterable[object]) -> str | None:
-    """Returns what names JAX among all that `parts` can reach, in words; None for nothing.
+def named_by_parts(parts: Iterable[object], library: str) -> str | None:
+    """Returns what names a library ("jax", "ray") among all that `parts` can reach, in words; None for nothing.
 
     Looks at the first 256 items of a container, and at 10,000 objects. Runs no code of the user's.
     """
-    users = _packages_that_use_jax(len(sys.modules))
+    users = _packages_that_use(library, len(sys.modules))
     queue: list[Any] = list(parts)
     seen = {id(part) for part in queue}
     for value in queue:  # which grows
@@ -112,8 +114,8 @@ def jax_named_by(parts: Iterable[object]) -> str | None:
         if home.partition(".")[0] in users:
             return home if named is not type(value) and is_module(value) else f"{home}.{named.__qualname__}"
         values = [] if named is value else [*attributes(value)]
-        if any(type(text) is str and text == "jax" for text in values):
-            return f"an attribute 'jax' of a {named.__qualname__}"
+        if any(type(text) is str and text == library for text in values):
+            return f"an attribute '{library}' of a {named.__qualname__}"
         for child in itertools.chain(values, _children(value)):
             if id(child) not in seen and type(child) not in _PLAIN and len(seen) < _MOST_OBJECTS:
                 seen.add(id(child))
@@ -121,14 +123,15 @@ def jax_named_by(parts: Iterable[object]) -> str | None:
     return None
 
 
-@functools.lru_cache(maxsize=1)  # a tenth of a second where thousands of modules are loaded
-def _packages_that_use_jax(loaded: int) -> set[str]:
-    """Returns JAX's top-level packages, and the installed ones that import it, as their global variables show.
+@functools.lru_cache(maxsize=2)  # a tenth of a second where thousands of modules are loaded
+def _packages_that_use(library: str, loaded: int) -> set[str]:
+    """Returns the library's top-level packages, and the installed ones that import it, as their global variables show.
 
     Args:
+        library: "jax" or "ray".
         loaded: number of loaded modules.
     """
-    packages = set(_JAX)
+    packages = set(_LIBRARIES[library])
     names: dict[str, set[str]] = {}
     for name, module in [*sys.modules.items()]:
         package = name.partition(".")[0]

@@ -94,11 +94,11 @@ def _serve(contents: Contents, order: AgentOrder) -> None:
 
 def hosts(bridge: int) -> list[int]:
     """Returns the process groups of the hosts of a bridge, which are also the pids of their agents."""
-    children = _children(bridge)
-    return [pid for pid in children if os.getpgid(pid) == pid]
+    return [pid for pid in children(bridge) if os.getpgid(pid) == pid]
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Returns the pids of a process's children."""
     found = []
     for task in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:

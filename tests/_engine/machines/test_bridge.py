@@ -15,6 +15,7 @@ from stoker._engine.machines.agent import CONTROL, DATA, AgentOrder, versions
 from stoker._engine.machines.bridge import Bridge, BridgeSettings
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.placement import Connected, Draining, Ended, Report, Shortage, Unreachable
+from stoker._engine.machines.pool.pool_parts import PoolOrder, PoolParts
 from stoker._engine.messages import (
     Activities,
     Broken,
@@ -36,13 +37,12 @@ SECONDS = 20.0
 class Played:
     """A bridge in a thread, its scheduler, and the zygote's end."""
 
-    def __init__(self, local: int = 0, start_timeout: float = 60.0) -> None:
+    def __init__(self, local: int = 0, start_timeout: float = 60.0, pool: PoolOrder | None = None) -> None:
         zygote, theirs = pair()
         self.zygote: Channel[Message] = Channel(zygote)
         self.files = ArenaFiles.create()
-        self.bridge = Bridge(
-            Channel(theirs), self.files, BridgeSettings(Ray(1, start_timeout=start_timeout), local), {}
-        )
+        settings = BridgeSettings(Ray(1, start_timeout=start_timeout), local)
+        self.bridge = Bridge(Channel(theirs), self.files, settings, {}, pool)
         self.orders: list[AgentOrder] = []
         self.ended: list[bytes] = []
         self._reports: list[Report] = []
@@ -177,6 +177,42 @@ def test_silent_host_is_lost(played: Played, monkeypatch: pytest.MonkeyPatch) ->
     assert played.hears(RemoteExited) == RemoteExited(0, None, 0, 1, "", True)
 
 
+def test_host_that_is_lost_before_its_worker_began_is_replaced(played: Played) -> None:
+    first = played.start(0)
+    played.report(Ended(first.token, "its node has died", again=True))
+    played.await_(lambda: len(played.orders) == 2)
+    agent = Agent(played, played.orders[1])
+    agent.data.send(Unpickled(0.1, 0, 0))
+    played.hears(RemoteStarted)
+    assert not played._heard
+
+
+def test_host_that_is_lost_too_often_does_not_end_the_run() -> None:
+    played = Played(local=1, start_timeout=0.0)
+    played.explain = lambda: None  # type: ignore[method-assign]
+    played.report(Ended(played.start(0).token, "its node has died", again=True))
+    failed = played.hears(RemoteStartFailed)
+    assert isinstance(failed, RemoteStartFailed) and failed.why == "its node has died"
+    played.close_all()
+
+
+def test_host_that_cannot_connect_goes_by_ray(played: Played) -> None:
+    for number in (0, 1):
+        order = played.start(number)
+        assert not order.by_ray
+        played.report(Ended(order.token, "host b cannot reach the trainer.", closed=True))
+        if number == 0:  # told once
+            failed = played.hears(RemoteStartFailed)
+            assert isinstance(failed, RemoteStartFailed) and "batches travel as objects of Ray" in failed.why
+            played.zygote.send(StartRemote(0))
+        played.await_(lambda: played.orders[-1].by_ray)
+        played.orders.clear()
+    assert not played._heard
+    order = played.start(2)
+    played.report(Ended(order.token, "it was no firewall", closed=False))
+    assert "it was no firewall" in pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+
+
 def test_drained_machine_is_told_once(played: Played) -> None:
     ready(played)
     for _ in range(2):
@@ -186,6 +222,34 @@ def test_drained_machine_is_told_once(played: Played) -> None:
     played.report(Ended(played.orders[0].token, None))
     played.hears(RemoteExited)
     assert not [message for message in played._heard if isinstance(message, RemoteDrains)]
+
+
+def test_worker_of_a_drained_machine_moves_within_its_pool() -> None:
+    played = Played(pool=PoolOrder("p", "", False, PoolParts("digest", "label", b"", ())))
+    agent = ready(played)
+    played.report(Draining(frozenset({"n"})))
+    played.hears(RemoteDrains)
+    agent.close()
+    played.hears(RemoteExited)
+    again = played.start(0)
+    assert [order.pool and order.pool.place for order in (played.orders[0], again)] == ["0", "0-1"]
+    played.close_all()
+
+
+def test_rank_with_another_dataset_tries_again() -> None:
+    played = Played()
+    order = played.start(0)
+    played.report(Ended(order.token, "PoolTakenError: ...", taken=True))
+    played.await_(lambda: len(played.orders) == 2)
+    assert played.orders[1].number == 0 and played.orders[1].token != order.token
+    played.close_all()
+
+
+def test_rank_with_another_dataset_ends_after_start_timeout() -> None:
+    played = Played(local=1, start_timeout=0.0)
+    played.report(Ended(played.start(0).token, "PoolTakenError: pool='p' holds A, and this rank sends B", taken=True))
+    assert "holds A" in pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+    played.close_all()
 
 
 def test_cluster_that_cannot_be_used_ends_the_run(played: Played) -> None:

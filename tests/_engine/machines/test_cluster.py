@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import stoker
 from stoker.errors import MissingExtraError
+from stoker.loader.record import options_of
+from tests._engine.machines.local_cluster import LocalCluster
 
 
 @pytest.mark.parametrize("folder", [False, True], ids=["nothing", "folder of that name"])
@@ -19,3 +22,33 @@ def test_missing_ray_is_named(folder: bool, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'stoker\[ray\]'"):
         stoker.Ray(num_workers=1).check_installed()
+
+
+def test_loader_without_other_machines_imports_no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = tmp_path / "imported"
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text(f"open({str(imported)!r}, 'w')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    for workers in (0, 1):
+        with stoker.DataLoader(range(8), num_workers=workers, output="numpy") as loader:
+            assert [batch.tolist() for batch in loader] == [[index] for index in range(8)]
+            str(loader.describe()), str(loader.report())
+    assert "ray" not in sys.modules and not imported.exists()
+
+
+def test_auto_is_all_cpus_here_and_other_machines_on_demand() -> None:
+    loader = stoker.DataLoader(range(8), num_workers="auto", output="numpy", remote=LocalCluster(5))
+    assert loader.num_workers >= 1 and options_of(loader).on_demand
+    assert options_of(stoker.DataLoader.from_torch(loader, batch_size=2)).on_demand
+    assert "up to 5, as they are needed, on other machines" in str(loader.describe())
+
+
+class Endless(stoker.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(8)
+
+
+def test_stream_has_a_fixed_number_of_workers() -> None:
+    loader = stoker.DataLoader(Endless(), num_workers="auto", output="numpy", remote=LocalCluster(5))
+    assert not options_of(loader).on_demand

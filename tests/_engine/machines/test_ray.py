@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -62,16 +66,67 @@ def cluster() -> Iterator[Any]:
 def batches(
     workers: int, remote: stoker.Ray | None, gate: str = "", slow: float = 0.0, **arguments: Any
 ) -> Iterator[list[Any]]:
+    arguments = {"seed": 5, "output": "numpy", "shuffle": True, **arguments}
     arguments |= {"timeout": 100} if workers or remote is not None else {}
-    with stoker.DataLoader(
-        Numbered(gate, slow), 6, shuffle=True, seed=5, num_workers=workers, remote=remote, output="numpy", **arguments
-    ) as loader:
+    with stoker.DataLoader(Numbered(gate, slow), 6, num_workers=workers, remote=remote, **arguments) as loader:
         for rows, numbers in loader:
             yield [rows.sum(axis=1).tolist(), numbers.tolist()]
 
 
 def test_ray_workers_make_the_same_batches(cluster: Any) -> None:
     assert [*batches(0, stoker.Ray(1, address=cluster.address))] == [*batches(0, None)]
+
+
+def test_two_ranks_share_the_workers_of_a_pool(cluster: Any) -> None:
+    remote = stoker.Ray(1, address=cluster.address, pool="shared")  # there is one CPU for both
+    one, other = (batches(0, remote, seed=seed) for seed in (5, 6))
+    assert [*zip(one, other, strict=True)] == [*zip(batches(0, None), batches(0, None, seed=6), strict=True)]
+
+
+@pytest.mark.long
+def test_pool_of_two_trainers_ends_after_the_last(cluster: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TRAINER)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    arguments = [sys.executable, str(program), cluster.address]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen([*arguments, "1"], **pipes) as one, subprocess.Popen([*arguments, "2"], **pipes) as other:
+        assert one.stdout.readline() == other.stdout.readline() == "begun\n"
+        other.kill()
+        printed, _ = one.communicate("\n", 100)
+    assert json.loads(printed) == list(range(8))
+    until = time.monotonic() + 30
+    while pool_processes():
+        assert time.monotonic() < until, "the pool outlives its trainers"
+        time.sleep(0.1)
+
+
+TRAINER = """
+import json, sys
+import stoker
+
+class Own:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index
+
+if __name__ == "__main__":
+    remote = stoker.Ray(1, address=sys.argv[1], pool="trainers")
+    iterator = iter(stoker.DataLoader(Own(), 1, output="numpy", timeout=100, remote=remote))
+    made = next(iterator).tolist()
+    print("begun", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(made + [int(value) for batch in iterator for value in batch]), flush=True)
+"""
+
+
+def pool_processes() -> list[int]:
+    """Returns the processes of pools on this machine."""
+    import psutil
+
+    return [process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == "stoker-pool"]
 
 
 @pytest.mark.filterwarnings("ignore:worker . (.* is lost|cannot be started again):stoker.StokerWarning")
@@ -116,7 +171,20 @@ def test_drained_node_finishes_its_units(cluster: Any) -> None:
             reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
             _gcs(cluster).drain_node(node.node_id, reason, "the spot price", int(1e3 * (time.time() + 60)))
     assert arrived == [*batches(0, None)]
-    assert [event.kind for event in told if isinstance(event, (WorkerRetired, WorkerDied))] in ([], ["WorkerRetired"])
+    assert [event.kind for event in told if isinstance(event, (WorkerRetired, WorkerDied))] in ([], ["retired"])
+
+
+@pytest.mark.long
+def test_machine_joins_where_all_workers_are_busy(cluster: Any) -> None:
+    remote = stoker.Ray(1, address=cluster.address)
+    dataset = Numbered(slow=0.2)
+    with stoker.DataLoader(
+        dataset, 6, num_workers="auto", persistent_workers=True, remote=remote, output="numpy"
+    ) as loader:
+        while not any(loader.report().machines for _ in loader):
+            pass
+        (counts,) = loader.report().machines.values()
+        assert counts["bytes"] >= 6 * 4096 * 4
 
 
 @pytest.mark.long
@@ -133,6 +201,94 @@ def test_trainer_in_a_worker_of_ray(cluster: Any) -> None:
         assert ray.get(ray.remote(num_cpus=0)(train).remote(), timeout=200) == [*batches(0, None)]
     finally:
         ray.shutdown()
+
+
+class Slow(Numbered):
+    """A dataset whose first copy takes for ever to arrive."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        try:
+            os.mkdir(f"{self.folder}/arrives")
+        except FileExistsError:
+            return
+        while True:
+            time.sleep(1)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:worker . cannot be started again yet:stoker.StokerWarning")
+def test_node_that_is_lost_before_any_worker_began(cluster: Any, tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=1, resources={"early": 1}, object_store_memory=80 << 20)
+    remote = stoker.Ray(1, address=cluster.address, resources={"early": 1})
+    arrived: list[int] = []
+
+    def load() -> None:
+        with stoker.DataLoader(Slow(str(tmp_path)), 6, remote=remote, output="numpy", timeout=100) as loader:
+            arrived.extend(len(rows) for rows, _ in loader)
+
+    thread = threading.Thread(target=load)  # Ray starts nodes in the main thread
+    thread.start()
+    while not (tmp_path / "arrives").exists():
+        time.sleep(0.01)
+    _kill(node)
+    cluster.add_node(num_cpus=1, resources={"early": 1}, object_store_memory=80 << 20)
+    thread.join()
+    assert sum(arrived) == SAMPLES
+
+
+@pytest.mark.long
+def test_loaders_in_workers_of_ray_train(cluster: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    def plain(loader: Any) -> list[Any]:
+        with loader:
+            return [[rows.sum(axis=1).tolist(), numbers.tolist()] for rows, numbers in loader]
+
+    def made(rank: int, **arguments: Any) -> list[Any]:
+        sampler = stoker.DistributedSampler(Numbered(), 2, rank, shuffle=True, seed=1)
+        return plain(stoker.DataLoader(Numbered(), 6, sampler=sampler, seed=5, output="numpy", **arguments))
+
+    def under_torch(num_workers: int) -> list[Any]:
+        import torch
+
+        loader = torch.utils.data.DataLoader(range(SAMPLES), 6, num_workers=num_workers)  # type: ignore[arg-type]
+        return [type(stoker.loader_of(loader)).__module__, [batch.tolist() for batch in loader]]
+
+    def train_loop_per_worker(config: dict[str, str]) -> None:
+        rank = ray.train.get_context().get_world_rank()
+        results = [made(rank, num_workers=2, timeout=100)]
+        results.append(made(rank, num_workers=1, remote=stoker.Ray(1, num_cpus=0.5), timeout=100))
+        with stoker.install():
+            results.append(under_torch(1))
+        Path(config["folder"], f"{rank}.json").write_text(json.dumps(results))
+
+    node = cluster.add_node(num_cpus=4, object_store_memory=80 << 20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(address=cluster.address, log_to_driver=False)
+        try:
+            TorchTrainer(
+                train_loop_per_worker,
+                train_loop_config={"folder": str(tmp_path)},
+                scaling_config=ScalingConfig(num_workers=2),
+                run_config=RunConfig(storage_path=str(tmp_path / "run")),
+            ).fit()
+        finally:
+            ray.shutdown()
+            cluster.remove_node(node)
+    for rank in range(2):
+        local, remote, (module, installed) = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert local == remote == made(rank)
+        assert module.startswith("stoker.")
+        assert [index for batch in installed for index in batch] == [*range(SAMPLES)]
 
 
 def _gcs(cluster: Any) -> Any:

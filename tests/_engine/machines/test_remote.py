@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from stoker._engine.backend import UnitReport
 from stoker._engine.machines.remote import Remote
 from stoker._engine.messages import (
+    Activities,
     FromRemote,
     Message,
     SlotGiven,
@@ -23,6 +25,7 @@ from stoker._engine.messages import (
     unpacked,
 )
 from stoker._engine.process.channel import Channel, pair
+from stoker._engine.timings import UnitTimings
 
 MEMORY = bytearray(64)
 
@@ -105,6 +108,24 @@ def test_batch_without_memory_is_an_error_and_the_next_is_read(ends: Ends) -> No
     ends.answers(9, b"ok")
     (done,) = ends.heard()
     assert isinstance(done, UnitDone) and done.kind == "batch" and MEMORY[:2] == b"ok"
+
+
+def test_times_are_those_of_the_trainers_clock(ends: Ends) -> None:
+    control, agents = pair()
+    agent: Channel[Activities] = Channel(agents)
+    ends.remote.connected(True, control)
+    there = time.perf_counter() + 5000
+    for late in (100.0, 0.0, 500.0):  # the message with the least delay counts
+        agent.send(Activities(3, 0, 0, 0, there - late))
+    ends.remote.hear()
+    timing = UnitTimings(3, there, 1.0, 2.0, 3.0, 4.0)
+    ends.worker.send(UnitDone(8, "end", b"", 0.5, plain(UnitReport(timings=(timing,))), 0.25))
+    ends.remote.read()
+    (done,) = ends.heard()
+    assert isinstance(done, UnitDone)
+    (moved,) = UnitReport(*done.report).timings
+    assert 0 <= moved.begun - (there - 5000) < 2 and moved[2:] == timing[2:]
+    agent.close()
 
 
 def test_unpickled_makes_it_ready_and_is_no_message(ends: Ends) -> None:

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from stoker._engine import messages
-from stoker._engine.activity import IDLE, sample
-from stoker._engine.commands import Dismiss, Drains, Exited, Heard, Spawn, Started, StartFailed
+from stoker._engine.activity import IDLE, Activity, Position, sample
+from stoker._engine.backend import UnitReport
+from stoker._engine.commands import (
+    Dismiss,
+    Drains,
+    Exited,
+    Heard,
+    Inspect,
+    Inspected,
+    Kill,
+    Spawn,
+    Started,
+    StartFailed,
+)
 from stoker._engine.process.deadlines import HELD_BACK
 from tests._engine.test_supervisor import Machine
 
@@ -29,6 +41,19 @@ def test_local_worker_gets_the_next_unit_first() -> None:
     assert made.sent(1)
 
 
+def test_remote_worker_has_its_next_unit_while_it_makes_one() -> None:
+    made = machine()
+    made.submit([0])
+    made.tell(Heard(0, messages.UnitDone(0, "empty", b"", 1.0, tuple(UnitReport(samples=1)), 1.0)))  # units are slow
+    made.commands.clear()
+    made.submit(range(1, 6))
+    assert [unit.unit for unit in made.sent(0)] == [1] and [unit.unit for unit in made.sent(1)] == [2, 3]
+    made.tell(Exited(1, None, sample(0), is_lost=True))
+    made.commands.clear()
+    made.done(0, 1)
+    assert made.sent(0)[0].unit == 2  # both are made again, before later ones
+
+
 def test_units_wait_for_no_worker_that_is_not_there() -> None:
     made = Machine(2, remote=1)
     made.commands.clear()
@@ -49,7 +74,7 @@ def test_pids_are_those_of_this_machine() -> None:
     made.tell(Exited(2, -9, IDLE))
     made.later(0.0)
     made.tell(Started(2, ELSEWHERE))
-    assert made.of(messages.WorkerPids)[-1].pids == [100, 101]
+    assert made.of(messages.WorkerPids)[-1] == ([100, 101], {2: "b"})
 
 
 def test_lost_machine_counts_from_the_third_of_a_unit_on() -> None:
@@ -75,13 +100,29 @@ def test_death_on_a_machine_that_lives_counts() -> None:
     assert last.end.pid == ELSEWHERE
 
 
+def test_wait_for_a_turn_in_a_pool_is_no_stall() -> None:
+    made = machine(local=0, stall_warning=10.0, stall_action="restart")
+    made.submit([0])
+    asked = 0
+    for _ in range(35):
+        made.later(1.0)
+        for inspect in [command for command in made.commands if isinstance(command, Inspect)][asked:]:
+            asked += 1
+            made.tell(Inspected(0, inspect.unit, inspect.seconds, Position(Activity.TURN), "stack"))
+    assert asked == 3 and not made.of(messages.Stalled) and Kill(0) not in made.commands
+    made.later(9.0)
+    last = [command for command in made.commands if isinstance(command, Inspect)][-1]
+    made.tell(Inspected(0, last.unit, last.seconds, sample(1), "stack"))
+    assert len(made.of(messages.Stalled)) == 1 and Kill(0) in made.commands
+
+
 def test_remote_worker_begins_while_memory_here_is_short() -> None:
     made = machine(local=2, growth=64 << 20)
     made.left = 1 << 20
-    made.submit([0, 1])
-    assert [unit.unit for unit in made.sent(2)] == [0] and not made.sent(0) and not made.sent(1)
+    made.submit([0, 1, 2])
+    assert [unit.unit for unit in made.sent(2)] == [0, 1] and not made.sent(0) and not made.sent(1)
     made.done(2, 0)
-    assert [sent.unit for sent in made.sent(2) if isinstance(sent, messages.Unit)] == [0, 1]
+    assert [sent.unit for sent in made.sent(2) if isinstance(sent, messages.Unit)] == [0, 1, 2]
     assert not [delivery for delivery in made.of(messages.Delivery) if delivery.kind == "error"]
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
+import threading
+import warnings
 from typing import Any
 
 import numpy as np
@@ -45,6 +49,8 @@ class Walked:
         ({"seeding": "worker"}, 1),
         ({"threads_per_worker": 2}, 1),
         ({"memory_budget": 1 << 30}, 1),
+        ({"timeout": 5}, 1),
+        ({"max_samples_per_worker": 100}, 1),
         ({"batch_transform": list}, 1),
     ],
 )
@@ -76,6 +82,25 @@ def test_torchs_samplers_without_a_generator(
     for other in (type("Mine", (type(sampler),), {})(Squares()), iter(sampler)):
         given = {"batch_sampler": data.BatchSampler(other, 4, False)} if batched_by_torch else {"sampler": other}
         assert longest(options_of(stoker.DataLoader(Squares(), num_workers=2, **given))) == 1
+
+
+class Following(Squares):
+    """Holds what the loop may write."""
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+
+@pytest.mark.leaves_behind("multiprocessing keeps its heap of shared values")
+def test_memory_that_the_loop_may_write_has_no_runs() -> None:
+    torch = pytest.importorskip("torch")
+    context = multiprocessing.get_context("fork")
+    small, large = torch.zeros(1).share_memory_(), torch.zeros(1 << 16).share_memory_()
+    for held in (context.Value("i"), [context.RawArray("d", 2)], {"on": context.Event()}, small, lambda: small):
+        assert longest(options_of(stoker.DataLoader(Following(held), num_workers=1))) == 1
+        assert longest(options_of(stoker.DataLoader(Squares(), num_workers=1, collate_fn=Following(held)))) == 1
+    for held in (torch.zeros(1), large, torch.eye(2).to_sparse(), threading.Event(), np.zeros(3)):
+        assert longest(options_of(stoker.DataLoader(Following(held), num_workers=1))) == LONGEST
 
 
 def test_a_stream_has_no_runs() -> None:
@@ -148,3 +173,15 @@ def test_answers_that_say_nothing_change_nothing() -> None:
 def test_forced_runs_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "FORCED", 5)
     assert lengths(answer(1.0)) == [5, 5] and lengths(answer(1.0), most=2) == [2, 2]
+
+
+def test_batches_without_a_known_size() -> None:
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that nested tensors are a prototype
+        nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+    endless: list[object] = []
+    endless.append(endless)
+    for batch in (torch.eye(3).to_sparse(), nested, endless, object(), [np.array([None])]):
+        assert runs._bytes_of(batch) is None
+    assert runs._bytes_of({"x": (torch.zeros(3), np.zeros(2))}) == 28 + sys.getsizeof("x")

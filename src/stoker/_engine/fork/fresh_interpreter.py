@@ -109,7 +109,7 @@ def packed(
 
 def launch(stream: Block, head: Head) -> int:
     """Starts an interpreter for parts that `stream` holds, packed; writes `head` behind them. Returns its pid."""
-    at = stream.size
+    at = head["size"] = stream.size
     stream.write(pickle.dumps(head))
     command = [*interpreter(), "-c", _COMMAND.format(stream=stream.fd, head=at)]
     travelling = sorted(set(descriptors_of(stream.fd, head)))

@@ -79,6 +79,12 @@ def is_ray_worker() -> bool:
     return worker is not None and getattr(worker, "mode", None) == getattr(ray, "WORKER_MODE", 1)
 
 
+def ray_has_started() -> bool:
+    """Returns whether this process is connected to a cluster of Ray, by threads."""
+    worker = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+    return bool(getattr(worker, "connected", False))
+
+
 _FORKS = tuple(
     ("ignore", re.compile(text), category, None, 0)
     for text, category in (

@@ -29,6 +29,7 @@ from stoker._engine.fork.births import Births
 from stoker._engine.fork.zygote_handle import ZygoteHandle, end_all
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.messages import (
+    AskPool,
     AskStacks,
     AskWorkers,
     Broken,
@@ -138,6 +139,7 @@ class ProcessBackend(Backend):
         self._shares: bool | None = None  # whether workers share units
         self._lease: Lease | None = None  # of the batch that was opened last
         self._fork_deadlocks = 0
+        self._machines: dict[int, str] = {}  # of the workers that are elsewhere
         self._ever_worked = False
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, end_all, self._lives)
@@ -208,6 +210,11 @@ class ProcessBackend(Backend):
     def grow(self, workers: int) -> None:
         self._grown_to = workers
         self._life.channel.send(Grow(workers))
+
+    @property
+    def grown(self) -> int:
+        rules = self._rules
+        return max(1, self._workers - rules.remote + len(self._machines)) if rules.on_demand else 0
 
     @property
     def workers_there(self) -> int:
@@ -393,7 +400,7 @@ class ProcessBackend(Backend):
             case Delivery():
                 self._take(message)
             case WorkerPids():
-                self._life.workers = message.pids
+                self._life.workers, self._machines = message
                 self._ever_worked = True
             case Starved():
                 self._was_starved = True
@@ -437,6 +444,9 @@ class ProcessBackend(Backend):
         for answer in answers_of(message, report):
             self._units.pop(answer.unit, None)
             if answer.kind == "batch":
+                if (machine := self._machines.get(message.worker)) is not None:
+                    packed = cast("tuple[object, Packed]", answer.value)[1]
+                    self._event_sink.came_from(machine, Written.size_of(packed))
                 self._life.unopened += 1
                 answer.value = (self._life, *cast("tuple[object, ...]", answer.value))
             if answer.unit < self._dropped_below:
@@ -483,6 +493,11 @@ class ProcessBackend(Backend):
             return "(only the process that made the iterator can read the workers' stacks)"
         text = self._life.inquiry.ask(AskStacks, STACKS * (self._workers + 1))
         return cast("str | None", text) or "(the workers' stacks could not be read)"
+
+    def pool_use(self) -> tuple[int, float, float] | None:
+        if self._cluster is None or self._cluster.pool is None or os.getpid() != self._owner:
+            return None
+        return cast("tuple[int, float, float] | None", self._life.inquiry.ask(AskPool, STACKS))
 
     @property
     def is_closed(self) -> bool:

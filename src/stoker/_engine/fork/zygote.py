@@ -1,11 +1,12 @@
 """The zygote: forks the workers, carries out the supervisor's commands, owns the arena, reaps. One thread.
 
 It is mostly idle: every step takes microseconds, except forking. A new zygote can replace it without loss: the trainer
-keeps units until they are delivered.
+keeps units until they are delivered. The file is long because its loop hears trainer, workers, bridge and supervisor.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import selectors
@@ -46,7 +47,7 @@ from stoker._engine.fork.forked_process import Lineage, Stacks, live
 from stoker._engine.fork.native_pools import ForkDeadlockCheck
 from stoker._engine.machines.remote_workers import RemoteWorkers
 from stoker._engine.messages import (
-    AskStacks,
+    AskPool,
     AskWorkers,
     Flushing,
     FromBridge,
@@ -56,6 +57,7 @@ from stoker._engine.messages import (
     Happened,
     HeapMarked,
     MarkingHeap,
+    Question,
     ReportAnswer,
     WorkerPids,
     WorkersLocked,
@@ -130,7 +132,7 @@ class Zygote:
         lineage: Lineage,
     ) -> None:
         self._trainer = channel
-        self._inquiry: Channel[AskStacks | AskWorkers] = Channel(socket.socket(fileno=ends.inquiry))
+        self._inquiry: Channel[Question] = Channel(socket.socket(fileno=ends.inquiry))
         self._trainer_descriptor = ends.trainer
         self._lifeline = ends.lifeline
         self._lineage = lineage
@@ -209,7 +211,8 @@ class Zygote:
         workers = [child.channel for child in self._children.values()]
         bridge = () if self._remote is None else (self._remote.channel,)
         all_of: tuple[
-            Channel[FromTrainer] | Channel[AskStacks | AskWorkers] | Channel[FromWorker] | Channel[FromBridge], ...
+            Channel[FromTrainer] | Channel[Question] | Channel[FromWorker] | Channel[FromBridge],
+            ...,
         ]
         all_of = (self._trainer, self._inquiry, *workers, *bridge)
         for channel in all_of:
@@ -413,13 +416,20 @@ class Zygote:
 
     def _from_inquiry(self) -> None:
         for question in self._inquiry.receive():
-            if isinstance(question, AskStacks):
-                answer: object = self._stacks_of(*self._children)
+            answer = functools.partial(self._answer, question.number)
+            if isinstance(question, AskWorkers):
+                answer([child.pid for child in self._children.values()])
+            elif isinstance(question, AskPool):
+                answer(None if self._remote is None else self._remote.pool_use())
+            elif self._remote is None:
+                answer(self._stacks_of(*self._children))
             else:
-                answer = [child.pid for child in self._children.values()]
-            self._inquiry.send(ReportAnswer(question.number, answer))
+                self._remote.ask_stacks(self._stacks_of(*self._children), answer)
         if self._inquiry.ended:  # the trainer goes on to its end
             self._selector.unregister(self._inquiry.fileno())
+
+    def _answer(self, number: int, answer: object) -> None:
+        self._inquiry.send(ReportAnswer(number, answer))
 
     def _from_bridge(self) -> None:
         assert self._remote is not None

@@ -18,7 +18,7 @@ from stoker._engine.fork import start_zygote
 from stoker._engine.fork.births import Births, HelperProcess
 from stoker._engine.fork.zygote import Ends
 from stoker._engine.machines.cluster import Ray
-from stoker._engine.messages import AskStacks, AskWorkers, Flushing, ReportAnswer, ToTrainer, WorkerPids
+from stoker._engine.messages import Flushing, Question, ReportAnswer, ToTrainer, WorkerPids
 from stoker._engine.process import linux
 from stoker._engine.process.channel import Channel, pair
 from stoker._engine.process.deadlines import CLOSE, FLUSH, GONE, REAP
@@ -91,9 +91,9 @@ class ZygoteHandle:
             if cluster is not None:  # local workers begin while the dataset is pickled for the others
                 from stoker._engine.machines.start_bridge import start_bridge  # here: it pickles
 
-                self._bridge = start_bridge(
-                    bridge[1].fileno(), self.arena, cluster, workers - rules.remote, {**parts, "assemble": assemble}
-                )
+                sent = {**parts, "assemble": assemble}
+                local = workers - rules.remote
+                self._bridge = start_bridge(bridge[1].fileno(), self.arena, cluster, local, sent, how.once)
                 undo.callback(linux.end, self._bridge)
             self.channel: Channel[ToTrainer] = Channel(ours)
             # The limit takes a while to find out, and nothing waits now
@@ -235,7 +235,7 @@ class QueryChannel:
         self._lock = threading.Lock()  # among threads of the trainer alone
         self._number = 0
 
-    def ask(self, question: type[AskStacks | AskWorkers], seconds: float) -> object:
+    def ask(self, question: type[Question], seconds: float) -> object:
         """Returns the answer; None if there is none within this time, or the zygote has ended."""
         until = time.monotonic() + seconds
         if not self._lock.acquire(timeout=seconds):  # the handler of a signal may stand above a question
@@ -247,7 +247,7 @@ class QueryChannel:
         finally:
             self._lock.release()
 
-    def _answer(self, question: type[AskStacks | AskWorkers], until: float) -> object:
+    def _answer(self, question: type[Question], until: float) -> object:
         self._number += 1
         self._channel.send(question(self._number))
         poll = select.poll()

@@ -15,6 +15,7 @@ import select
 import socket
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import metadata
 from typing import NamedTuple
@@ -24,12 +25,15 @@ import numpy as np
 from stoker._engine.activity import ACTIVITY, DUTIES, PLACE
 from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.fresh_interpreter import launch
+from stoker._engine.machines import tls
+from stoker._engine.machines.pool.pool_parts import PoolOrder
 from stoker._engine.machines.remote_worker import Role
 from stoker._engine.messages import (
     Activities,
     EndRemote,
     Greeting,
     InspectRemote,
+    PoolUse,
     RemoteExited,
     RemoteInspected,
     ToAgent,
@@ -70,6 +74,8 @@ class AgentOrder(NamedTuple):
         token: what both connections begin with.
         preparation: multiprocessing's data for a new process of the trainer.
         keeps_folder: whether the working directory here is meant (`working_dir` of Ray).
+        pool: that it belongs to, or None.
+        by_ray: whether the connections are calls of Ray (`TunnelAgent`).
     """
 
     number: int
@@ -77,6 +83,12 @@ class AgentOrder(NamedTuple):
     token: bytes
     preparation: dict[str, object]
     keeps_folder: bool
+    pool: PoolOrder | None = None
+    by_ray: bool = False
+
+
+class ClosedPortError(ConnectionError):
+    """The bridge cannot be reached by a connection."""
 
 
 def versions() -> tuple[str, ...]:
@@ -92,31 +104,66 @@ class Agent:
         """Starts the worker; returns when it has ended.
 
         Raises:
-            ConnectionError: the bridge cannot be reached.
+            ClosedPortError: the bridge cannot be reached.
         """
         control = _connected(order, CONTROL)
         with contextlib.ExitStack() as undo:
             undo.callback(control.close)
             channel: Channel[ToAgent] = Channel(control)
             host = socket.gethostname()
-            address = control.getsockname()[0]
+            address = "through Ray" if order.by_ray else "TLS" if tls.is_used() else control.getsockname()[0]
             channel.send(Greeting(_node(), host, address, os.getpid(), versions()))
             data = _connected(order, DATA)
             undo.callback(data.close)
-            worker = _Child(contents, order, data, f"host {host} ({address})")
+            worker = self._worker(contents, order, data, f"host {host} ({address})")
             undo.callback(worker.close)
             data.close()
             _watch(order.number, channel, worker)
 
+    def _worker(self, contents: Contents, order: AgentOrder, data: socket.socket, place: str) -> AgentsWorker:
+        return _Child(contents, order, data, place)
 
-class _Child:
+
+class AgentsWorker(ABC):
     """The worker process, and what its agent shares with it.
 
     Attributes:
         status: its exit code, negative for a signal, once it has ended; None if unknown.
+        marks: its mark.
+        descriptor: readable when it has ended; None if there is none.
     """
 
     status: int | None = None
+    marks: SharedActivity
+    descriptor: int | None
+
+    @abstractmethod
+    def end(self) -> None:
+        """Kills it."""
+
+    @abstractmethod
+    def has_ended(self, seconds: float = 0.0) -> bool:
+        """Waits this long for its end, and sets `status`."""
+
+    @abstractmethod
+    def stack(self) -> str:
+        """Returns its Python stacks now."""
+
+    @abstractmethod
+    def last_words(self) -> str:
+        """Returns its last stacks."""
+
+    def use(self) -> tuple[int, float, float] | None:
+        """Returns the use of the pool's process (`PoolUse`) if it has changed."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Kills it, and gives back what was shared with it."""
+
+
+class _Child(AgentsWorker):
+    """A worker that the agent has started."""
 
     def __init__(self, contents: Contents, order: AgentOrder, data: socket.socket, place: str) -> None:
         pickled, large, modules = contents
@@ -131,7 +178,7 @@ class _Child:
             entry="stoker._engine.machines.remote_worker:run",
             fds=[data.fileno(), self._marked, self._stacks.descriptor(0)],
             shared=[],
-            preparation=_preparation(order),
+            preparation=preparation_for(order),
             modules=list(modules),
             plan=pickle.dumps(Role(order.number, os.getpid(), place)),
             buffers=self._buffers.fd,
@@ -175,7 +222,7 @@ class _Child:
             os.close(self.descriptor)
 
 
-def _watch(number: int, channel: Channel[ToAgent], worker: _Child) -> None:
+def _watch(number: int, channel: Channel[ToAgent], worker: AgentsWorker) -> None:
     """Tells the bridge of the worker, until it has ended or the bridge has."""
     mark, heard = worker.marks.of(0), time.monotonic()
     poll = select.poll()
@@ -199,7 +246,9 @@ def _watch(number: int, channel: Channel[ToAgent], worker: _Child) -> None:
             channel.send(RemoteExited(number, worker.status, mark[PLACE], mark[ACTIVITY], worker.last_words(), False))
             _await_end_of(channel)
             return
-        channel.send(Activities(number, mark[PLACE], mark[ACTIVITY], mark[DUTIES]))
+        channel.send(Activities(number, mark[PLACE], mark[ACTIVITY], mark[DUTIES], time.perf_counter()))
+        if (use := worker.use()) is not None:
+            channel.send(PoolUse(number, *use))
 
 
 def _await_end_of(channel: Channel[ToAgent]) -> None:
@@ -224,17 +273,26 @@ def _connected(order: AgentOrder, kind: bytes) -> socket.socket:
     try:
         connection = socket.create_connection((host, port), timeout=CONNECTING)
     except OSError as error:
-        raise ConnectionError(
+        raise ClosedPortError(
             f"host {socket.gethostname()} cannot reach the trainer at {host}:{port}: {error}. Is there a firewall "
             "between them? stoker.Ray(port=...) fixes the port to open."
         ) from None
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not order.by_ray:
+        try:
+            connection = tls.around(connection, is_server=False)
+        except (OSError, KeyError) as error:
+            raise ConnectionError(
+                f"host {socket.gethostname()} and the trainer at {host}:{port} cannot agree on TLS: {error}. Both need "
+                "RAY_USE_TLS, and certificates of the same authority (RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY, "
+                "RAY_TLS_CA_CERT)."
+            ) from None
     connection.sendall(order.token + kind)
     return connection
 
 
-def _preparation(order: AgentOrder) -> dict[str, object]:
+def preparation_for(order: AgentOrder) -> dict[str, object]:
     """Returns the preparation of the worker: modules are found as here, then where the trainer found them."""
     theirs = order.preparation
     paths: Sequence[object] = theirs["sys_path"]  # type: ignore[assignment]

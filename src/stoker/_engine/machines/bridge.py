@@ -2,7 +2,8 @@
 
 A clean process beside the zygote. To the supervisor each remote worker is a worker whose messages the bridge passes on.
 It asks for a slot when the size of a batch is known, and the kernel copies the batch from the socket into the slot:
-zygote and trainer carry no bytes, and a worker that gets no slot waits with its batch. Ends with the zygote.
+zygote and trainer carry no bytes, and a worker that gets no slot waits with its batch. Ends with the zygote. It is
+long because one loop hears zygote, scheduler, agents and workers.
 """
 
 from __future__ import annotations
@@ -17,14 +18,25 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from stoker import errors
 from stoker._engine.backend import Failure
+from stoker._engine.machines import tls
 from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, AgentOrder, versions
 from stoker._engine.machines.cluster import Ray
-from stoker._engine.machines.placement import Connected, Draining, Ended, Placement, Report, Shortage, Unreachable
-from stoker._engine.machines.remote import Remote
+from stoker._engine.machines.placement import (
+    Connected,
+    Draining,
+    Ended,
+    Launcher,
+    Placement,
+    Play,
+    Shortage,
+    Unreachable,
+)
+from stoker._engine.machines.pool.pool_parts import PoolOrder, RankParts
+from stoker._engine.machines.remote import Remote, shown_by
 from stoker._engine.messages import (
     Broken,
     EndRemote,
@@ -56,9 +68,6 @@ TRIED_AGAIN = 1.0
 PULSES = ALONE / 5
 """Seconds between two signs of life for the agents."""
 
-STRANGER = 5.0
-"""Seconds that a new connection has to show its token."""
-
 LEAVING = 2.0
 """Seconds in which the bridge leaves the cluster."""
 
@@ -69,24 +78,8 @@ class BridgeSettings(NamedTuple):
     options: Ray
     local: int
     """Number of the workers of this machine."""
-
-
-class Launcher(Protocol):
-    """What the bridge needs of a scheduler (`Placement`)."""
-
-    def place(self, order: AgentOrder) -> None: ...
-
-    def end(self, token: bytes) -> None: ...
-
-    def explain(self) -> None: ...
-
-    def close(self, seconds: float) -> None: ...
-
-    def drained(self) -> Sequence[Report]: ...
-
-
-Play = Callable[[bytes, list[memoryview], list[str], Callable[[], None]], Launcher]
-"""Makes the launcher of a test."""
+    share: RankParts | None = None
+    """What this rank says to its pool, or None."""
 
 
 class Bridge:
@@ -97,21 +90,30 @@ class Bridge:
         arena: where batches go.
         settings: what it is told.
         preparation: multiprocessing's data for a new process of the trainer.
+        pool: the one that this rank shares, or None.
     """
 
     def __init__(
-        self, zygote: Channel[ToBridge], arena: ArenaFiles, settings: BridgeSettings, preparation: dict[str, object]
+        self,
+        zygote: Channel[ToBridge],
+        arena: ArenaFiles,
+        settings: BridgeSettings,
+        preparation: dict[str, object],
+        pool: PoolOrder | None = None,
     ) -> None:
         self._zygote = zygote
         self._arena = arena
         self._settings = settings
         self._preparation = preparation
+        self._pool = pool
         self._listener = _listener(settings.options.port)
         self._address: str | None = None  # of this host, as agents reach it; None until the cluster is reached
         self._launcher: Launcher | None = None
         self._remotes: dict[int, Remote] = {}
         self._ever = False  # whether a remote worker has started
-        self._why = ""  # the latest shortage
+        self._again: dict[int, tuple[float, float]] = {}  # worker → when it is placed again, and when that is too late
+        self._by_ray: set[int] = set()  # workers that no connection reaches
+        self._moves: dict[int, int] = {}  # worker → how often its machine was to be taken away
         self._mappings: dict[int, Mapping] = {}
         self._ours, self._theirs = socket.socketpair()  # wakes the loop
         self._ours.setblocking(False)
@@ -198,7 +200,8 @@ class Bridge:
     def _start(self, number: int) -> None:
         remote = self._remotes.get(number)
         if remote is None:
-            self._begin(number, time.monotonic() + self._settings.options.start_timeout)
+            if number not in self._again:
+                self._begin(number, time.monotonic() + self._settings.options.start_timeout)
         else:
             remote.is_wanted, remote.until = True, time.monotonic() + ASKED_AGAIN
             self._tell_started(remote)
@@ -213,7 +216,11 @@ class Bridge:
             return
         port = self._listener.getsockname()[1]
         keeps = "working_dir" in (self._settings.options.runtime_env or {})
-        self._launcher.place(AgentOrder(remote.number, (self._address, port), remote.token, self._preparation, keeps))
+        way = remote.number in self._by_ray
+        number, moves = remote.number - self._settings.local, self._moves.get(remote.number, 0)
+        pool = None if self._pool is None else self._pool.at(number, moves)
+        order = AgentOrder(remote.number, (self._address, port), remote.token, self._preparation, keeps, pool, way)
+        self._launcher.place(order)
 
     def _tell_started(self, remote: Remote) -> None:
         if remote.is_wanted and remote.is_ready:
@@ -252,13 +259,14 @@ class Bridge:
         self._end_run(
             f"the Ray cluster at address={self._settings.options.address!r} cannot be used: {why} A process that uses "
             "a cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 --num-cpus=0`, or "
-            "a cluster with `ray start --head`."
+            "a cluster with `ray start --head`. If its head node is lost, load the last state in another cluster."
         )
 
     def _drains(self, nodes: frozenset[str]) -> None:
         for remote in self._remotes.values():
             if remote.node in nodes and remote.is_ready and not (remote.is_wanted or remote.drains):
                 remote.drains = True
+                self._moves[remote.number] = self._moves.get(remote.number, 0) + 1
                 why = "its machine is to be taken away, and gets no new batch"
                 self._zygote.send(RemoteDrains(remote.number, why))
 
@@ -268,7 +276,14 @@ class Bridge:
             return
         if remote.is_ready or report.why is None:
             self._lost(remote)
-        elif self._ever:
+        elif report.closed and self._pool is None and remote.is_wanted and remote.number not in self._by_ray:
+            self._go_by_ray(remote, report.why)
+        elif report.taken and time.monotonic() + TRIED_AGAIN >= remote.until:
+            self._end_run(f"worker {remote.number} is not shared: {report.why}")
+        elif (report.again or report.taken) and remote.is_wanted and time.monotonic() < remote.until:
+            self._remove(remote)
+            self._again[remote.number] = time.monotonic() + TRIED_AGAIN / 2, remote.until
+        elif self._ever or report.again:
             self._remove(remote)
             if remote.is_wanted and remote.begun + TRIED_AGAIN < time.monotonic() < remote.until:
                 self._begin(remote.number, remote.until)  # Ray takes a while to notice that a node is gone
@@ -276,6 +291,17 @@ class Bridge:
                 self._zygote.send(RemoteStartFailed(remote.number, report.why))
         else:
             self._end_run(f"worker {remote.number} could not be started by Ray: {report.why}")
+
+    def _go_by_ray(self, remote: Remote, why: str) -> None:
+        """Places a worker again whose host cannot connect; the user is told of the first."""
+        is_first = not self._by_ray
+        self._by_ray.add(remote.number)
+        self._remove(remote)
+        if is_first:
+            why += " Meanwhile batches travel as objects of Ray, which is slower"  # the supervisor starts it again
+            self._zygote.send(RemoteStartFailed(remote.number, why))
+        else:
+            self._begin(remote.number, time.monotonic() + self._settings.options.start_timeout)
 
     def _lacks_place(self, text: str) -> None:
         options, now = self._settings.options, time.monotonic()
@@ -303,17 +329,8 @@ class Bridge:
         except OSError:
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(STRANGER)
-        try:
-            shown = bytearray()
-            while len(shown) < TOKEN + 1:
-                if not (more := connection.recv(TOKEN + 1 - len(shown))):
-                    raise ConnectionError
-                shown += more
-        except OSError:
-            connection.close()
-            return
-        token, kind = bytes(shown[:TOKEN]), bytes(shown[TOKEN:])
+        connection = tls.around(connection, is_server=True)
+        token, kind = shown_by(connection)
         for remote in self._remotes.values():
             if hmac.compare_digest(remote.token, token) and kind in (CONTROL, DATA):
                 self._admit(remote, kind == CONTROL, connection)
@@ -398,6 +415,10 @@ class Bridge:
         if self._address is None and now > self._connects_by:
             self._connects_by = math.inf
             self._unreachable("it has not answered within start_timeout.")
+        for number, (at, until) in [*self._again.items()]:
+            if now >= at:
+                del self._again[number]
+                self._begin(number, until)
         asks = False
         for remote in [*self._remotes.values()]:
             if remote.control is not None and now - remote.heard > SILENT:
@@ -429,8 +450,9 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     linux.name_process("stoker-bridge")
     channel: Channel[ToBridge] = Channel(socket.socket(fileno=zygote))
     preparation = {name: value for name, value in parcel.preparation.items() if name != "authkey"}  # it stays here
-    bridge = Bridge(channel, ArenaFiles(files), settings, preparation)
     pickled, large = parcel.contents()
+    pool = None if settings.share is None else settings.share.order(settings.options.pool or "", pickled, large)
+    bridge = Bridge(channel, ArenaFiles(files), settings, preparation, pool)
     options, modules, played = settings.options, parcel.modules, settings.options.launcher
     if played is None:
         bridge.use(Placement(options, pickled, large, modules, bridge.wake))

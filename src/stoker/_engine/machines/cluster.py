@@ -33,6 +33,10 @@ class Ray:
             the machines.
         start_timeout: seconds after which workers for which Ray has found no room are reported. Without any other
             worker the run ends then.
+        pool: a name under which the ranks of one job share their workers; None for workers of this loader alone. Ranks
+            that name the same pool and send the same dataset use the same processes, by turns, so that a job of 8
+            ranks with `num_workers=60` has 60 workers in the cluster, and not 480. Another dataset under the same name
+            is an error. The pool ends by itself, within 30 s after its last rank.
 
     Raises:
         TypeError, ValueError: an argument that cannot be meant.
@@ -45,6 +49,7 @@ class Ray:
     runtime_env: Mapping[str, object] | None = None
     port: int = 0
     start_timeout: float = 60.0
+    pool: str | None = None
 
     # A test places agents without Ray
     launcher: ClassVar[object] = None
@@ -70,10 +75,15 @@ class Ray:
                 raise TypeError(f"{name} should be a number, but got {name}={value!r}")
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} should be 0 or more, but got {name}={value!r}")
+        if self.pool is not None and (not isinstance(self.pool, str) or not self.pool):
+            raise TypeError(f"pool should be a name or None, but got pool={self.pool!r}")
         for name in ("resources", "runtime_env"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
                 raise TypeError(f"{name} should be a mapping or None, but got {name}={value!r}")
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update({"pool": None, **state})  # a pickle of before has none
 
     def check_installed(self) -> None:
         """Raises MissingExtraError where Ray is not installed. Does not import it."""

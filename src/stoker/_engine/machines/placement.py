@@ -12,19 +12,25 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stoker._engine.machines.agent import CONNECTING, Agent, AgentOrder
+from stoker._engine.machines.agent import CONNECTING, Agent, AgentOrder, ClosedPortError
 from stoker._engine.machines.cluster import Ray
+from stoker._engine.machines.pool.pool_agent import PoolAgent, PoolTakenError
+from stoker._engine.machines.pool.pool_parts import PoolOrder
+from stoker._engine.machines.tunnel import CALLS, Tunnel, TunnelAgent
 
 LOOK = 0.25
 """Seconds between two looks at the actors."""
 
 BETWEEN_DRAINS = 1.0
 """Seconds between two looks for machines that are to be taken away."""
+
+RANKS, SERVING = 64, "serving"
+"""Most ranks of a pool: each has a process in each actor, and a thread. Ray's name for these threads."""
 
 TELLING = 600
 """Characters of an error of Ray's that the user is told."""
@@ -43,10 +49,19 @@ class Unreachable(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The actor of this token has ended: an error, in words, or None."""
+    """The actor of this token has ended: an error, in words, or None.
+
+    Attributes:
+        again: whether another try may succeed soon, because the actor was lost with its host or process.
+        taken: whether the ranks of a pool use another dataset.
+        closed: whether the bridge could not be reached from its host.
+    """
 
     token: bytes
     why: str | None
+    again: bool = False
+    taken: bool = False
+    closed: bool = False
 
 
 class Shortage(NamedTuple):
@@ -62,6 +77,24 @@ class Draining(NamedTuple):
 
 
 Report = Draining | Connected | Unreachable | Ended | Shortage
+
+
+class Launcher(Protocol):
+    """What the bridge needs of a scheduler (`Placement`)."""
+
+    def place(self, order: AgentOrder) -> None: ...
+
+    def end(self, token: bytes) -> None: ...
+
+    def explain(self) -> None: ...
+
+    def close(self, seconds: float) -> None: ...
+
+    def drained(self) -> Sequence[Report]: ...
+
+
+Play = Callable[[bytes, list[memoryview], list[str], Callable[[], None]], Launcher]
+"""Makes the launcher of a test."""
 
 
 class Placement(threading.Thread):
@@ -89,6 +122,7 @@ class Placement(threading.Thread):
         self._wake = wake
         self._orders: queue.SimpleQueue[AgentOrder | bytes | str | None] = queue.SimpleQueue()
         self._actors: dict[bytes, tuple[Any, Any]] = {}  # token → the actor, and the call that is its life
+        self._there: dict[bytes, Any] = {}  # token → becomes ready when the actor of a pool is there
         self._drains_at, self._draining = 0.0, frozenset[str]()
         self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self.start()
@@ -119,9 +153,8 @@ class Placement(threading.Thread):
             self._tell(Unreachable(_short(error)))
             return
         self._tell(Connected(self._ray.util.get_node_ip_address()))
-        kind = self._ray.remote(Agent)
         try:
-            while self._obeys(kind, reference):
+            while self._obeys(reference):
                 self._look()
         except BaseException as error:
             self._tell(Unreachable(_short(error)))
@@ -145,7 +178,7 @@ class Placement(threading.Thread):
         )
         return ray
 
-    def _obeys(self, kind: Any, reference: Any) -> bool:
+    def _obeys(self, reference: Any) -> bool:
         """Carries out what the bridge asks for; returns whether it goes on."""
         try:
             order = self._orders.get(timeout=LOOK)
@@ -154,19 +187,40 @@ class Placement(threading.Thread):
         options = self._options
         if isinstance(order, AgentOrder):
             resources = None if options.resources is None else dict(options.resources)
-            placed = kind.options(
-                num_cpus=options.num_cpus, resources=resources, scheduling_strategy="SPREAD", max_restarts=0
+            placed = self._kind(order).options(
+                num_cpus=options.num_cpus,
+                resources=resources,
+                scheduling_strategy="SPREAD",
+                max_restarts=0,
+                **({} if order.pool is None else _shared(order.pool)),
+                **({"max_concurrency": CALLS} if order.by_ray else {}),
             )
             actor = placed.remote()
-            self._actors[order.token] = actor, actor.serve.remote(reference, order)
+            if order.pool is None:
+                self._actors[order.token] = actor, actor.serve.remote(reference, order)
+            else:  # it fetches what the reference names where it has no other
+                serve = actor.serve.options(concurrency_group=SERVING)
+                self._actors[order.token] = actor, serve.remote([reference], order)
+                self._there[order.token] = actor.__ray_ready__.remote()
+            if order.by_ray:
+                Tunnel(self._ray, actor, order.bridge[1])
         elif isinstance(order, bytes):
             self._kill(order)
         elif order is not None:
             self._tell(Shortage(self._shortage()))
         return order is not None
 
+    def _kind(self, order: AgentOrder) -> Any:
+        """Returns the class of the actor."""
+        if order.pool is not None:
+            return self._ray.remote(concurrency_groups={SERVING: RANKS})(PoolAgent)
+        return self._ray.remote(TunnelAgent if order.by_ray else Agent)
+
     def _kill(self, token: bytes) -> None:
-        if (found := self._actors.pop(token, None)) is not None:
+        found, there = self._actors.pop(token, None), self._there.pop(token, None)
+        if there is not None and self._ray.wait([there], timeout=0)[0]:
+            return  # other ranks use it; one for which there is no room would wait for ever
+        if found is not None:
             with contextlib.suppress(Exception):  # it has ended
                 self._ray.kill(found[0], no_restart=True)
 
@@ -189,14 +243,17 @@ class Placement(threading.Thread):
             return
         ended, _ = self._ray.wait([*calls], num_returns=len(calls), timeout=0)
         for call in ended:
-            why = None
+            why, again, taken, closed = None, False, False, False
             try:
                 self._ray.get(call)
             except Exception as error:  # of Ray's, or of the agent
                 why = _short(error)
+                again = isinstance(error, self._ray.exceptions.RayActorError)
+                cause = getattr(error, "cause", None)
+                taken, closed = isinstance(cause, PoolTakenError), isinstance(cause, ClosedPortError)
             token = calls[call]
             self._kill(token)
-            self._tell(Ended(token, why))
+            self._tell(Ended(token, why, again, taken, closed))
 
     def _shortage(self) -> str:
         options, words = self._options, []
@@ -218,6 +275,16 @@ class Placement(threading.Thread):
     def _tell(self, report: Report) -> None:
         self._reports.put(report)
         self._wake()
+
+
+def _shared(pool: PoolOrder) -> dict[str, object]:
+    """Returns the options by which the ranks of a job find one actor, of which each may be the first."""
+    return {
+        "name": f"stoker-{pool.name}-{pool.place}",
+        "namespace": "stoker",
+        "get_if_exists": True,
+        "lifetime": "detached",
+    }
 
 
 def _short(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from typing import cast
 
 from stoker import errors
 from stoker._engine.activity import NEW_MARK
-from stoker._engine.backend import Failure
+from stoker._engine.backend import Failure, UnitReport
+from stoker._engine.machines.agent import TOKEN
 from stoker._engine.machines.batch_link import BatchLink, size_behind
 from stoker._engine.messages import (
     Activities,
@@ -20,6 +22,7 @@ from stoker._engine.messages import (
     FromWorker,
     Greeting,
     PlainSlot,
+    PoolUse,
     RemoteExited,
     RemoteInspected,
     SlotGiven,
@@ -29,11 +32,27 @@ from stoker._engine.messages import (
     UnitDone,
     Unpickled,
     packed,
+    plain,
     unpacked,
 )
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.worker import dumps
 from stoker._engine.transport.writer import Packed
+
+STRANGER = 5.0
+"""Seconds that a new connection has to show its token."""
+
+
+def shown_by(connection: socket.socket) -> tuple[bytes, bytes]:
+    """Returns the token that a new connection begins with, and its kind; nothing if it shows none."""
+    connection.settimeout(STRANGER)
+    shown = bytearray()
+    try:
+        while len(shown) < TOKEN + 1 and (more := connection.recv(TOKEN + 1 - len(shown))):
+            shown += more
+    except OSError:
+        return b"", b""
+    return bytes(shown[:TOKEN]), bytes(shown[TOKEN:])
 
 
 class Remote:
@@ -86,6 +105,7 @@ class Remote:
         self._refused: str | None = None  # why there is no memory for the batch that arrives
         self._question = 0
         self._asks = False
+        self._offset = math.inf  # of this machine's clock from its own: the least seen, with the least delay
 
     def connected(self, is_control: bool, connection: socket.socket) -> None:
         """Takes a connection that has shown the token."""
@@ -111,11 +131,13 @@ class Remote:
                     greeting, self.node = message, message.node
                     self.name = f"{message.pid} on host {message.host} ({message.address})"
                 case Activities():
+                    if message.clock is not None:
+                        self._offset = min(self._offset, time.perf_counter() - message.clock)
                     if (message.place, message.activity) != self.mark:
                         self.mark = message.place, message.activity
                     if self.is_ready and not self.is_wanted:
                         self._tell(message)
-                case RemoteInspected():
+                case RemoteInspected() | PoolUse():
                     self._tell(message)
                 case RemoteExited():
                     self.exit = message
@@ -179,8 +201,16 @@ class Remote:
             return
         if isinstance(message, UnitDone):
             self._offered.pop(message.unit, None)
-            message = self._placed(message)
+            message = self._placed(self._by_our_clock(message))
         self._tell(FromRemote(self.number, packed(message)))
+
+    def _by_our_clock(self, message: UnitDone) -> UnitDone:
+        """Returns the answer of a unit with its times by this machine's clock, if it has times."""
+        report = UnitReport(*message.report)
+        if not report.timings or math.isinf(self._offset):
+            return message
+        timings = tuple(each._replace(begun=each.begun + self._offset) for each in report.timings)
+        return message._replace(report=plain(report._replace(timings=timings)))
 
     def _placed(self, message: UnitDone) -> UnitDone:
         """Returns the answer of a unit whose batch lies in a slot now, or for which there was no memory."""

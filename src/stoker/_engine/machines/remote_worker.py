@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stoker import errors
@@ -125,6 +125,19 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     data, marks, stacks = (int(number) for number in descriptors if number is not None)
     role: Role = parcel.prepare()
     linux.die_with_parent(role.agent)
+    mark = set_up(role, marks, stacks)
+    works = RemoteWorker(role, Channel(socket.socket(fileno=data)), mark)
+    work(lambda: works.open(source_of(role, lambda: opened(parcel))), works.bye, stacks)
+
+
+def set_up(role: Role, marks: int, stacks: int) -> Mark:
+    """Sets up the process of a worker; returns its mark.
+
+    Args:
+        role: what it is told.
+        marks: descriptor of the file of its mark.
+        stacks: descriptor of the file for its stacks.
+    """
     linux.name_process(f"stoker-{role.number}")
     faulthandler.register(process_setup.STACKS_SIGNAL, file=stacks, all_threads=True)
     faulthandler.enable(file=stacks, all_threads=True)
@@ -132,14 +145,18 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     (mark,) = views_of(mmap.mmap(marks, SIZE))
     os.close(marks)
     end_duties.watch(mark, multiprocessing.current_process())
-    works = RemoteWorker(role, Channel(socket.socket(fileno=data)), mark)
+    return mark
+
+
+def source_of(role: Role, open_parts: Callable[[], JobFactory]) -> JobSource:
+    """Returns the source of the worker's job; an error says where the worker is."""
 
     def job_factory() -> JobFactory:
         try:
-            return opened(parcel)
+            return open_parts()
         except Exception as error:
             raise errors.WorkerStartError(
                 f"worker {role.number} on {role.place} could not unpickle the dataset: {summary_of(error)}. {ELSEWHERE}"
             ) from error
 
-    work(lambda: works.open(JobSource(job_factory, unpickles=True)), works.bye, stacks)
+    return JobSource(job_factory, unpickles=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
+import time
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
-from stoker._engine.activity import IDLE, Position
+from stoker._engine.activity import IDLE, Activity, Position
 from stoker._engine.commands import (
     Command,
     Dismiss,
@@ -30,6 +32,7 @@ from stoker._engine.messages import (
     FromWorker,
     InspectRemote,
     Leave,
+    PoolUse,
     RemoteDrains,
     RemoteExited,
     RemoteInspected,
@@ -42,6 +45,25 @@ from stoker._engine.messages import (
     unpacked,
 )
 from stoker._engine.process.channel import Channel
+from stoker._engine.process.deadlines import STACKS
+
+
+class _StacksAsked(NamedTuple):
+    """Stacks that were asked for.
+
+    Attributes:
+        question: number of the question to each worker.
+        missing: workers that have not answered.
+        texts: the answers.
+        until: time from which on no more are awaited.
+        then: is called with all of them.
+    """
+
+    question: int
+    missing: set[int]
+    texts: list[str]
+    until: float
+    then: Callable[[str], None]
 
 
 class RemoteWorkers:
@@ -63,6 +85,9 @@ class RemoteWorkers:
         self._duties: set[int] = set()
         self._inspections: dict[int, tuple[int, int | None, float]] = {}  # worker → question, unit, seconds
         self._questions = 0
+        self._uses: dict[int, PoolUse] = {}
+        self._names: dict[int, str] = {}  # of those that have started: process and host
+        self._asked: _StacksAsked | None = None
 
     def has(self, worker: int) -> bool:
         """Whether a worker is one of them."""
@@ -71,6 +96,11 @@ class RemoteWorkers:
     def has_duties(self, worker: int) -> bool:
         """Whether a worker has something to do at its end."""
         return worker in self._duties
+
+    def pool_use(self) -> tuple[int, float, float]:
+        """Returns the ranks in the pool now, and the seconds of turns in its processes: of this rank, and of all."""
+        uses = [*self._uses.values()]
+        return max((use.ranks for use in uses), default=0), sum(use.own for use in uses), sum(use.all for use in uses)
 
     def send(self, worker: int, message: ToWorker) -> None:
         """Sends a message to a worker."""
@@ -98,6 +128,24 @@ class RemoteWorkers:
                 self.channel.send(InspectRemote(worker, self._questions))
         return True
 
+    def ask_stacks(self, local: str, then: Callable[[str], None]) -> None:
+        """Calls a function with the stacks of the local workers, and of all others that answer before long: at once, or
+        from a later `events()`.
+        """
+        self._questions += 1
+        self._asked = _StacksAsked(
+            self._questions, {*self._names}, [local] if local else [], time.monotonic() + STACKS, then
+        )
+        for worker in self._names:
+            self.channel.send(InspectRemote(worker, self._questions))
+        self._answer_stacks()
+
+    def _answer_stacks(self) -> None:
+        asked = self._asked
+        if asked is not None and (time.monotonic() >= asked.until or not asked.missing & self._names.keys()):
+            self._asked = None
+            asked.then("\n".join(asked.texts))
+
     def events(self) -> list[Event]:
         """Returns what the bridge has said.
 
@@ -116,18 +164,27 @@ class RemoteWorkers:
                     self._marks[worker] = Position.of(place, activity)
                     (self._duties.add if duties else self._duties.discard)(worker)
                 case RemoteStarted(worker, process):
+                    self._names[worker] = process
                     events.append(Started(worker, process))
                 case RemoteStartFailed(worker, why):
                     events.append(StartFailed(worker, OSError(f"worker {worker} could not be started by Ray: {why}")))
                 case RemoteExited(worker, code, place, activity, stack, is_lost):
                     self._inspections.pop(worker, None)
-                    events.append(Exited(worker, code, Position.of(place, activity), stack, is_lost))
+                    self._names.pop(worker, None)
+                    self._uses.pop(worker, None)
+                    position = Position.of(place, activity)
+                    if position.activity is Activity.TURN:  # with a unit that it has not begun
+                        position = IDLE
+                    events.append(Exited(worker, code, position, stack, is_lost))
                 case RemoteDrains(worker, reason):
                     events.append(Drains(worker, reason))
+                case PoolUse(worker):
+                    self._uses[worker] = message
                 case RemoteInspected():
                     events += self._inspected(message)
                 case Broken():
                     self.broken = message
+        self._answer_stacks()
         if self.channel.ended and self.broken is None:
             raise RuntimeError(
                 "the bridge to the workers on other machines has ended. Ray ends it where the head node of the "
@@ -137,6 +194,11 @@ class RemoteWorkers:
 
     def _inspected(self, message: RemoteInspected) -> list[Event]:
         worker, question, stack, place, activity = message
+        if self._asked is not None and self._asked.question == question:
+            self._asked.missing.discard(worker)
+            text = stack.partition("\n")[2]  # behind the agent's own name for it
+            self._asked.texts.append(f"Worker {worker} (pid {self._names.get(worker, 'unknown')}):\n{text}")
+            return []
         asked = self._inspections.get(worker)
         if asked is None or asked[0] != question:
             return []

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import sys
 
-from stoker._engine.backends import Parts
+from stoker._engine.backends import OWN, Parts
 from stoker._engine.fork.fresh_interpreter import start
 from stoker._engine.machines.bridge import BridgeSettings
 from stoker._engine.machines.cluster import Ray
+from stoker._engine.machines.pool.pool_parts import ClassNumbers, RankParts
 from stoker._engine.transport.segments import ArenaFiles
 from stoker.errors import CannotSendError
 
 
-def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: Parts) -> int:
+def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: Parts, once: bool) -> int:
     """Starts a clean interpreter as the bridge; returns its pid.
 
     Args:
@@ -22,6 +24,7 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
         cluster: where the remote workers are.
         local: number of the workers of this machine.
         parts: what remote workers are sent.
+        once: whether the dataset may be unpickled once for several workers.
 
     Raises:
         CannotSendError: some part cannot be pickled: named by its path, before anything is started.
@@ -29,10 +32,14 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
     ray = sys.modules.get("ray")
     if cluster.address == "auto" and ray is not None and ray.is_initialized():  # the one that this program uses
         cluster = dataclasses.replace(cluster, address=ray.get_runtime_context().gcs_address)
+    share = None
+    if cluster.pool is not None:  # the ranks send the same but for their settings
+        own, kind = pickle.dumps(parts[OWN]), type(parts["dataset"])
+        share = RankParts(once, f"{kind.__module__}.{kind.__qualname__}", own, ClassNumbers())
+        parts = {name: part for name, part in parts.items() if name != OWN}
+    settings = BridgeSettings(cluster, local, share)
     try:
-        return start(
-            "stoker._engine.machines.bridge:run", parts, [end, *arena], BridgeSettings(cluster, local), by_value=True
-        )
+        return start("stoker._engine.machines.bridge:run", parts, [end, *arena], settings, by_value=True)
     except CannotSendError as error:
         error.add_note("Workers on other machines (remote=) are sent the dataset and the functions.")
         raise

@@ -265,6 +265,7 @@ DOING = {
     Activity.START: "in worker_init_fn, or before its first sample",
     Activity.WHOLE: "in __getitems__",
     Activity.COLLATE: "in collate_fn",
+    Activity.TRANSFORM: "in batch_transform",
     Activity.WRITE: "while the batch was handed over",
     Activity.DESCRIBE: "in the dataset's describe()",
     Activity.POLICY: "in on_error",

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Collection, Sequence
 from multiprocessing import process, resource_tracker, spawn
-from typing import Any, BinaryIO, NoReturn, TypedDict
+from typing import Any, BinaryIO, NoReturn, NotRequired, TypedDict
 
 from stoker._core import nominal
 from stoker._core.machine.memory import available
@@ -36,6 +36,8 @@ class Head(TypedDict):
     buffers: int
     places: list[tuple[int, int]]
     tracker: int | None
+    size: NotRequired[int]
+    """Bytes of the parts, before this record."""
 
 
 class Payload:
@@ -78,7 +80,7 @@ class Payload:
         place of `open`.
         """
         with self._stream:
-            return self._stream.read(), [*self._buffers()]
+            return self._stream.read(self._head["size"]), [*self._buffers()]
 
     @property
     def descriptors(self) -> list[int]:

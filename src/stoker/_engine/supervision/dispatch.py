@@ -18,6 +18,11 @@ SLOW_UNIT = 0.005
 nothing. Below this, a worker holds two, since the round trip for the next unit would show.
 """
 
+ELSEWHERE = 2
+"""Units that a worker on another machine holds at once, if no worker of this one is free: the way there and back takes
+as long as a network needs.
+"""
+
 
 class Assignment(NamedTuple):
     """A unit, or a run of its rows: those from `first` to before `last`. A whole unit has 0 for both."""
@@ -153,7 +158,7 @@ class Dispatch:
         order = None
         if has_bound and admits is not None:
             order = sorted((worker for worker, at in enumerate(self._open_at) if at >= 0), key=self._waits_for)
-        for depth in range(1, max(self._depth, self._at_once) + 1):
+        for depth in range(1, max(self._here, ELSEWHERE if self._elsewhere else 1) + 1):
             for worker in self._candidates(depth) if order is None else order:
                 run = self._next(worker, depth, admits)
                 if run is not None:
@@ -183,7 +188,14 @@ class Dispatch:
                 found |= self._open[2 * held + 1]
                 if is_free:
                     found |= self._open[2 * held] & ~self._later
+            if depth > self._here:
+                found &= self._elsewhere
         return found
+
+    @property
+    def _here(self) -> int:
+        """Returns the number of units that a worker of this machine holds at once."""
+        return max(self._depth, self._at_once)
 
     def _next(self, worker: int, depth: int, admits: Callable[[int, int], bool] | None) -> Assignment | None:
         """Returns the run that the worker takes if it holds fewer than `depth`; None if none."""
@@ -192,6 +204,8 @@ class Dispatch:
         if not waiting or len(assignments) >= depth:
             return None
         if assignments:
+            if depth > self._here and not self._elsewhere >> worker & 1:
+                return None
             # A worker with a part holds nothing else: it stays free to make its whole unit again
             if assignments[0].is_part or self._is_to_be_shared(waiting[0]):
                 return None

@@ -31,6 +31,7 @@ class Rules(NamedTuple):
         units_at_once: least number of units that a worker holds; from 2 on it makes samples of several at once.
         deaths: times of earlier deaths that count, in seconds of a monotonic clock.
         remote: number of workers on other machines, the last ones by number. Their memory is not this machine's.
+        on_demand: whether these are started as they are needed (`Demand`), and not all at once.
     """
 
     max_restarts: int = restarts.DEFAULT
@@ -45,6 +46,7 @@ class Rules(NamedTuple):
     units_at_once: int = 1
     deaths: tuple[float, ...] = ()
     remote: int = 0
+    on_demand: bool = False
 
 
 SHARE_OF_MEMORY = 0.5
@@ -196,6 +198,11 @@ class Stalls:
             self._since.pop(worker, None)
         elif self._since.get(worker, (None, 0.0))[0] != unit:
             self._since[worker] = unit, now
+
+    def begins(self, worker: int, unit: int, now: float) -> None:
+        """Records that a worker has not begun its unit by now."""
+        self._told.discard(unit)
+        self._since[worker] = unit, now
 
     def answered(self, unit: int) -> None:
         """Forgets a unit that is done."""

@@ -60,6 +60,11 @@ class Written(NamedTuple):
         """Returns the tuple that messages carry; it begins with `slot` and `used`."""
         return self.slot, self.used, leaves.pack(self.leaves), self.pickle, self.texts
 
+    @staticmethod
+    def size_of(value: Packed) -> int:
+        """Returns the bytes of a packed batch: those in its slot, and those of its pickle where this is not there."""
+        return value[1] + (len(value[3]) if isinstance(value[3], bytes) else 0)
+
     @classmethod
     def unpacked(cls, value: Packed) -> Written:
         """Returns the batch from the result of `packed`."""

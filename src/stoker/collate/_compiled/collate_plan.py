@@ -2,7 +2,7 @@
 
 A plan is a tree of nodes with the structure of the sample. `check` takes a column (one value from each sample), tests
 that it fits the node, and passes its parts down. `make` then allocates memory and fills it. A batch that does not fit
-is thus nearly always detected before any memory is allocated. Tests apply to whole columns, in C.
+is thus nearly always detected before lent memory is asked for. Tests apply to whole columns, in C.
 
 Compiled are exact dicts, tuples, named tuples, lists and dataclasses, and inside them Python's and NumPy's numbers,
 arrays, plain tensors and strings, unless a user's function is registered for them. Any other field is a `General` node,
@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from stoker.collate import default, registry, structure, tensors
-from stoker.collate._compiled import incremental
+from stoker.collate._compiled import column_copy, incremental
+from stoker.collate._compiled.column_copy import WrittenColumn
 from stoker.collate._compiled.incremental import IncrementalLeaf, Node, Unlike
 from stoker.collate.mismatch import common_dtype
 from stoker.collate.stacking import NumpyLeaves
@@ -138,15 +139,21 @@ class NumberLeaf(_Small):
         self._first = first
         self._dtype = dtype
         self._leaf = leaves.leaf
+        self._copy = column_copy.of_numbers(kind, dtype)
 
-    def check(self, column: Sequence[Any]) -> Sequence[Any]:
+    def check(self, column: Sequence[Any]) -> Sequence[Any] | WrittenColumn:
+        if (alone := self._copy.alone(column)) is not None:
+            return alone
         kinds = set(map(type, column))
         _fit(kinds <= self._kinds and self._kind in kinds and (not self._first or type(column[0]) is self._kind))
         return column
 
-    def make(self, checked: Sequence[Any]) -> Any:
+    def make(self, checked: Sequence[Any] | WrittenColumn) -> Any:
+        if isinstance(checked, WrittenColumn):
+            return self._leaf(checked.out)
         out = tensors.empty((len(checked),), self._dtype)
-        out[...] = checked
+        if not self._copy.into(checked, out):
+            out[...] = checked
         return self._leaf(out)
 
 
@@ -163,20 +170,25 @@ class Arrays(IncrementalLeaf):
         self._leaf = leaves.leaf
         self._sized(shape, dtype.itemsize)
         self._beside = incremental.strides_beside(shape, dtype.itemsize == 1)
+        self._copy = column_copy.of_arrays(shape, dtype)
 
-    def check(self, column: Sequence[Any]) -> Sequence[Any]:
+    def check(self, column: Sequence[Any]) -> Sequence[Any] | WrittenColumn:
+        if not self._rows and (alone := self._copy.alone(column)) is not None:
+            return alone
         _fit(self._kinds.issuperset(map(type, column)))
         # `concatenate` tests the other dimensions and the dtype, faster
         _fit(set(map(len, column)) == self._lengths)
         return column
 
-    def make(self, checked: Sequence[Any]) -> Any:
+    def make(self, checked: Sequence[Any] | WrittenColumn) -> Any:
+        if isinstance(checked, WrittenColumn):
+            return self._leaf(checked.out)
         if (out := self.written(checked)) is not None:
             return self._leaf(out)
         count, (first, *others) = len(checked), self._shape
         out = tensors.empty((count, *self._shape), self._dtype)
         is_lent = out.base is not None  # private memory is read next by this process and should stay in its caches
-        if not (is_lent and incremental.stack_arrays(checked, out)):
+        if not ((is_lent and incremental.stack_arrays(checked, out)) or self._copy.into(checked, out)):
             np.concatenate(checked, out=out.reshape(count * first, *others), casting="no")
         return self._leaf(out)
 
@@ -211,19 +223,24 @@ class Tensors(IncrementalLeaf):
         self._stack = sys.modules["torch"].stack
         self._sized(self._shape, example.element_size())
         self._beside = incremental.strides_beside(self._shape, example.element_size() == 1)
+        self._copy = column_copy.of_tensors(self._shape, self._dtype, example.element_size())
 
-    def check(self, column: Sequence[Any]) -> Sequence[Any]:
+    def check(self, column: Sequence[Any]) -> Sequence[Any] | WrittenColumn:
+        if not self._rows and (alone := self._copy.alone(column)) is not None:
+            return alone
         _fit(set(map(type, column)) == self._kinds)
         first = column[0]
         # `stack` tests the shapes, devices and gradients of the others
         _fit(first.dtype == self._dtype and first.shape == self._shape and not first.requires_grad)
         return column
 
-    def make(self, checked: Sequence[Any]) -> Any:
+    def make(self, checked: Sequence[Any] | WrittenColumn) -> Any:
+        if isinstance(checked, WrittenColumn):
+            return self._leaf(checked.out)
         if (out := self.written(checked)) is not None:
             return self._leaf(out)
         out = tensors.lent_tensor((len(checked), *self._shape), self._dtype)
-        if out is not None and incremental.stack_tensors(checked, out):
+        if out is not None and (incremental.stack_tensors(checked, out) or self._copy.into(checked, out)):
             return self._leaf(out)
         if out is not None:  # `stack` would convert other dtypes silently
             _fit(list(map(_dtype_of, checked)).count(self._dtype) == len(checked))

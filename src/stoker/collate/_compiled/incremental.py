@@ -285,7 +285,7 @@ class Node(Protocol):
     large: int
 
     def check(self, column: Sequence[Any]) -> Any:
-        """Returns the column taken apart; raises any exception if it does not fit. Allocates no memory."""
+        """Returns the column taken apart; raises any exception if it does not fit. Asks for no lent memory."""
 
     def make(self, checked: Any) -> Any:
         """Returns the field of the batch, from the result of `check`."""

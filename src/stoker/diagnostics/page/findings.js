@@ -12,6 +12,7 @@ function showFindings() {
   data.loaders.forEach((one) => {
     if (one.faults.text) paragraph("findings", `${one.name}: ${one.faults.text} (see Faults).`);
     if (one.copies) paragraph("findings", `${one.name}: ${one.copies.text}`);
+    (one.machines || []).forEach((machine) => paragraph("findings", `${one.name}: ${machine}.`));
     if (one.worker_growth) paragraph("findings", `${one.worker_growth.text} See Over time.`);
   });
   grown().forEach(([one]) => paragraph("growth", `${one.worker_growth.text} ${one.worker_growth.remedy} The guide to memory (docs/guides/memory.md) says more.`, "change"));

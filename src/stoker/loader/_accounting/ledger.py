@@ -214,7 +214,10 @@ class Ledger:
         marked: objects that were marked immortal before the latest workers, and the seconds that took; None for none.
         unpickled: seconds in which one of the latest workers unpickled the dataset, and bytes of its memory; None if
             none did.
+        machines: other machines that made batches of the latest epoch: how many, and their bytes.
     """
+
+    machines: dict[str, tuple[int, int]] = {}  # noqa: RUF012 - of the class, as pickles of former versions lack it
 
     def __init__(self) -> None:
         self.epoch = Counts()
@@ -229,6 +232,7 @@ class Ledger:
         self.ascending = 0
         self.marked: tuple[int, float] | None = None
         self.unpickled: tuple[float, int] | None = None
+        self.machines = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy's epochs have no owner
@@ -257,6 +261,7 @@ class Ledger:
                 self._before = self._before.plus(counts)
             else:
                 still_open.append((whose, counts))
+        self.machines = {}
         self.epoch = Counts(planned, asked=asked)
         self._open = [*still_open, (weakref.ref(owner), self.epoch)]
         self.epoch_number = epoch_number
@@ -354,6 +359,11 @@ class EventDispatcher:
     def unpickled(self, seconds: float, size: int) -> None:
         """Keeps a worker's cost of unpickling the dataset in the ledger, for `describe()`."""
         self._ledger.unpickled = seconds, size
+
+    def came_from(self, machine: str, size: int) -> None:
+        """Counts a batch of another machine, and its bytes, in the latest epoch."""
+        batches, total = self._ledger.machines.get(machine, (0, 0))
+        self._ledger.machines[machine] = batches + 1, total + size
 
     def locate(self, unit: int, position: Position) -> Where:
         """Returns the location of a unit's position: "batch 7, sample 30"."""

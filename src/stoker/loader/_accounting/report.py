@@ -38,6 +38,10 @@ _EVENTS = {
 """Events and their rows. Errors and skips are counted with the samples."""
 
 
+POOL = ("name", "ranks", "own_seconds", "all_seconds")
+"""Keys of `Report.pool`."""
+
+
 @dataclass(frozen=True)
 class Report:
     """A loader's counts at one moment, as returned by `loader.report()`. `print` it, or take `as_dict()`.
@@ -55,6 +59,9 @@ class Report:
         images: where Pillow decodes whole JPEGs, and the change to make; None where it does not, or that is not known.
         copies: of batches to devices, since the loader was made: `batches`, `bytes`, those of them that were `staged`
             in pinned memory, and where events tell, the `seconds` of `timed` bytes and those that the device `stalled`.
+        pool: of workers that this loader shares (`stoker.Ray(pool=)`): its `name`, the `ranks` that share it now, and
+            the seconds that units took in it, this loader's `own_seconds` and `all_seconds`.
+        machines: other machines that made batches of the latest epoch: `batches`, and their `bytes` on the network.
     """
 
     epoch: Counts
@@ -67,6 +74,8 @@ class Report:
     stacks: str | None = None
     images: str | None = None
     copies: Mapping[str, float] = field(default_factory=dict)
+    machines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    pool: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -89,10 +98,13 @@ class Report:
             stacks,
             images,
             dict(copies or {}),
+            {name: {"batches": batches, "bytes": size} for name, (batches, size) in ledger.machines.items()},
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({"images": None, "copies": {}, **state})  # a pickle of before has none
+        vars(self).update(
+            {"images": None, "copies": {}, "machines": {}, "pool": {}, **state}
+        )  # a pickle of before has none
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the report as plain JSON values."""
@@ -109,6 +121,8 @@ class Report:
             "stacks": self.stacks,
             "images": self.images,
             "copies": dict(self.copies),
+            "pool": dict(self.pool),
+            "machines": {name: dict(counts) for name, counts in self.machines.items()},
         }
         values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
         return values
@@ -130,12 +144,27 @@ class Report:
         if self.epoch.spent > 0:
             waited, spent = self.epoch.waited, self.epoch.spent
             yield "waiting", f"{waited:,.1f} s of {spent:,.1f} s ({waited / spent:.1%}) were spent waiting for a batch"
+        if self.pool:
+            name, ranks, own, everyone = (self.pool[key] for key in POOL)
+            share = f"; this one has had {own / everyone:.0%} of the time of its workers" if everyone else ""
+            yield "pool", f"{name!r}, shared by {ranks:,} rank(s){share}"
+        for number, text in enumerate(self.machines_in_words()):
+            yield "" if number else "machines", text
         if self.copies:
             yield "copies", copies_in_words(self.copies)
         if self.images is not None:
             yield "images", self.images
         if self.memory:
             yield "memory", ", ".join(f"{name} {_size(size)}" for name, size in self.memory.items())
+
+    def machines_in_words(self) -> list[str]:
+        """Returns a line for each other machine that made batches of the latest epoch."""
+        lines, spent = [], self.epoch.spent
+        for name, counts in self.machines.items():
+            batches, size = counts["batches"], counts["bytes"]
+            rate = f" ({batches / spent:,.1f}/s, {size / spent / 1e6:,.1f} MB/s)" if spent > 0 else ""
+            lines.append(f"{name}: {batches:,} batches, {_size(size)} over the network{rate}")
+        return lines
 
     def _epoch(self) -> str:
         if self.epoch_number is None:

@@ -74,6 +74,11 @@ class AutotuneController:
         self._claim: cpus.Claim | None = None
         self._again = 0
 
+    @staticmethod
+    def may_change(options: LoaderOptions) -> bool:
+        """Returns whether the number of workers may change while an epoch runs."""
+        return fixed(options) is None
+
     def copy(self) -> AutotuneController:
         """Returns the controller of a copied loader, which measures for itself."""
         other = object.__new__(AutotuneController)

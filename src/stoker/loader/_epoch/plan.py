@@ -339,6 +339,27 @@ class StreamedPlan:
         """Returns whether `next()` can return a step without walking."""
         return bool(self._ahead)
 
+    def upcoming(self) -> list[Any] | None:
+        """Returns the indices of the step that `next` would return, without passing it; None at the end, or if `next`
+        would raise."""
+        if not self._ahead:
+            self.walk(1)
+        step = self._ahead[0]
+        if not isinstance(step, Step):
+            return None
+        return step.indices if self._batched else [step.indices]
+
+    def place(self) -> tuple[int, int]:
+        """Returns position and stride of the step that `upcoming` has returned; at the end, of none."""
+        step = self._ahead[0] if self._ahead else None
+        return (step.position, step.stride) if isinstance(step, Step) else (0, 1)
+
+    def advance(self) -> int:
+        """Advances past the step that `upcoming` has returned, and returns its number."""
+        step = self._ahead.popleft()
+        assert isinstance(step, Step)
+        return step.number
+
     def forward(self, count: int) -> None:
         """Walks until `count` steps have passed, without loading a sample.
 

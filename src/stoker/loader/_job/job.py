@@ -19,7 +19,7 @@ import numpy as np
 from stoker import collate
 from stoker._core import mistakes
 from stoker._core.worker_info import WorkerInfo, current
-from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, WRITE, Activity, Mark
+from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, TRANSFORM, WRITE, Activity, Mark
 from stoker._engine.backend import (
     NOT_PLAIN,
     BatchIndices,
@@ -47,7 +47,7 @@ from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy
 from stoker.loader._job.map_fetcher import MapFetcher
 from stoker.loader._job.timed_steps import stopwatch_of
 from stoker.loader._job.torch_worker_info import run_init_fn
-from stoker.loader._job.work import CONCURRENCY, JobSettings, Work, positions_of
+from stoker.loader._job.work import CONCURRENCY, JobSettings, Raised, Work, positions_of
 from stoker.loader._random.batch_transform import BatchTransform
 from stoker.loader._random.find_generators import find_generators
 from stoker.loader._random.generators import loaded_torch, mix
@@ -152,6 +152,7 @@ class LoaderJob:
         self._stream: StreamFetcher | None = None
         self._resumed: bytes | None = None
         self._samples = 0
+        self._rows_at: tuple[int, Sequence[int]] | None = None
         self._run_of_samples: list[Any] = []
         self._notes: list[str] = []
         self._failed: Any = None
@@ -190,6 +191,7 @@ class LoaderJob:
     ) -> Any:
         outside = current.rng
         self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
+        self._rows_at = None
         self._error_policy.unit = work
         if known or self._error_policy.is_touched:
             self._error_policy.begin(known)
@@ -240,11 +242,15 @@ class LoaderJob:
         fetch, idle = source.fetch, seeds.idle()
         is_settled = convert is not None if compiled is None else compiled.is_settled
         is_plain = self._gathered is None and not self._knows and is_settled
-        if fetch is None or idle is None or not is_plain:
+        if not is_plain:
             return None
-        lend = self._recycled.lend
+        if compiled is not None and (fetch_all := source.fetch_all) is not None:
+            return self._plain_whole(seed, place, fetch_all, compiled)
+        if fetch is None or idle is None:
+            return None
         states, restores = [each.state for each, _ in idle], [each.restore for each, _ in idle]
         owns, active = [state for _, state in idle], seeds.active
+        begin, dataset = [*zip(restores, owns, strict=True)], source.indexed
         pending: Iterator[Any] = iter(())
         count = 0
 
@@ -269,11 +275,15 @@ class LoaderJob:
             pending, count = iter(indices), len(indices)
             samples: list[Any] = []
             current.rng = rng
-            for restore, own in zip(restores, owns, strict=True):
+            for restore, own in begin:
                 restore(own)
             try:
-                for index in pending:
-                    samples.append(fetch(index))
+                if dataset is None:
+                    samples.extend(map(fetch, pending))
+                else:
+                    append = samples.append
+                    for index in pending:
+                        append(dataset[index])
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     raise
@@ -283,7 +293,7 @@ class LoaderJob:
                 current.rng = outside
                 if [*map(operator.call, states)] != owns:
                     seeds.learn_moved([each for each, own in idle if each.state() != own])
-                for restore, trainer in zip(restores, trainers, strict=True):
+                for restore, trainer in zip(restores, trainers):  # noqa: B905 - `strict` costs as much as the rest
                     restore(trainer)
                 if active:
                     seeds.put_back()
@@ -296,18 +306,46 @@ class LoaderJob:
                 except Exception:
                     source.has_fetched(samples)
                     return NOT_PLAIN
-            may_lend = compiled.may_take(len(samples), LEAST)
-            if may_lend or tensors.is_lent():
-                with tensors.lent_by(lend if may_lend else None):
-                    batch = compiled.settled(samples)
-            else:
-                batch = compiled.settled(samples)
+            batch = self._settled(compiled, samples)
             if batch is None:
                 source.has_fetched(samples)
                 return NOT_PLAIN
             return batch
 
         return make
+
+    def _plain_whole(
+        self, seed: int, place: PlainPlace, fetch_all: Callable[[list[Any]], Any], compiled: collate.Compiled
+    ) -> PlainMaker:
+        """Returns the function of `plain` for a dataset with `__getitems__`, whose call is seeded as in a unit."""
+        source, seeds, rng = self._source, cast("SampleSeeding", self._seeding), self._rng
+
+        @harmless
+        def make(indices: list[Any]) -> Any:
+            outside, current.rng = current.rng, rng
+            try:
+                samples = seeds.whole(seed, place()[0], lambda: fetch_all(getattr(indices, "given", [*indices])))
+            except Exception as error:
+                source.has_fetched_all(Raised(error))
+                return NOT_PLAIN
+            finally:
+                current.rng = outside
+            is_usual = type(samples) is list and len(samples) == len(indices) > 0
+            batch = self._settled(compiled, samples) if is_usual else None
+            if batch is None:
+                source.has_fetched_all(samples)
+                return NOT_PLAIN
+            return batch
+
+        return make
+
+    def _settled(self, compiled: collate.Compiled, samples: list[Any]) -> Any:
+        """Returns the batch of samples that were made in process; None if it needs the full path of a unit."""
+        may_lend = compiled.may_take(len(samples), LEAST)
+        if not (may_lend or tensors.is_lent()):
+            return compiled.settled(samples)
+        with tensors.lent_by(cast("Recycled", self._recycled).lend if may_lend else None):
+            return compiled.settled(samples)
 
     def report(self) -> UnitReport:
         """Returns the report of the last unit."""
@@ -316,11 +354,13 @@ class LoaderJob:
             notes, self._notes = self._notes, []
             drawn = () if self._seeding is None else self._seeding.news()
             faults = self._error_policy.met if self._error_policy.has_met_any else []
-            report = UnitReport(notes, None, faults, self._samples, drawn=drawn)
+            report = UnitReport(notes, None, faults, self._samples, drawn=drawn, rows_at=self._rows_at)
         else:
             notes, self._notes = [*self._notes, *(stream.notes.pop(0) for _ in range(len(stream.notes)))], []
             state, movable, since = stream.report()
-            report = UnitReport(notes, state, self._error_policy.met, self._samples, movable, stream.guess, since=since)
+            faults, guess = self._error_policy.met, stream.guess
+            rows_at = self._rows_at
+            report = UnitReport(notes, state, faults, self._samples, movable, guess, since=since, rows_at=rows_at)
         return report if self.stopwatch is None else report._replace(timings=(self.stopwatch.read(),))
 
     def failed_index(self) -> Any:
@@ -602,6 +642,8 @@ class LoaderJob:
             self._tell(note)
         if self._transform is not None:
             batch = self._transformed(work, seed, positions, batch)
+        elif self._settings.transformed_later and not isinstance(positions, range):
+            self._rows_at = seed, tuple(positions)
         if not self._settings.own_collate:
             self.weigh()  # with its samples and the batch
         self.mark[ACTIVITY] = Activity.WRITE
@@ -611,6 +653,9 @@ class LoaderJob:
 
     def _transformed(self, work: Work, seed: int, positions: Sequence[int], batch: Any) -> Any:
         assert self._transform is not None
+        self.mark[ACTIVITY] = Activity.TRANSFORM
+        if self._knows:
+            self._error_policy.raise_known(TRANSFORM)
         return self._transform(batch, seed, positions, epoch=work.epoch, number=work.batch)
 
     def _odd_ones(self, indices: Any, error: Exception) -> Any:

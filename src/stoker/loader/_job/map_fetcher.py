@@ -1,4 +1,7 @@
-"""Fetches a unit's samples from a map-style dataset, and handles those that fail."""
+"""Fetches a unit's samples from a map-style dataset, and handles those that fail.
+
+The file is long because all ways to fetch share the handling of a sample that fails.
+"""
 
 from __future__ import annotations
 
@@ -71,6 +74,7 @@ class MapFetcher:
         self._fetch = alone(self._getitem)
         self._fetch_all = None if self._getitems is None else alone(self._getitems)
         self._at_hand: deque[Any] = deque()  # the first samples of the next unit; the last may be an error
+        self._whole: tuple[Any, ...] = ()  # the samples of the next unit, fetched at once, or their error
         self._skips = False  # whether the dataset has asked to leave a sample out
         self.failed_index: Any = None
         self.positions: Sequence[int] = ()
@@ -113,8 +117,23 @@ class MapFetcher:
     @property
     def fetch(self) -> Callable[[Any], Any] | None:
         """Returns the fetch function of a sample; None if units are fetched otherwise or samples may be left out."""
-        is_plain = self._fetch_all is None and self._threads is None and not self._leaving
-        return self._fetch if is_plain and not self._skips and self._is_strict else None
+        return self._fetch if self._fetch_all is None and self._is_plain else None
+
+    @property
+    def fetch_all(self) -> Callable[[Any], Any] | None:
+        """Returns the fetch function of a batch, under the same conditions."""
+        return self._fetch_all if self._is_plain else None
+
+    @property
+    def _is_plain(self) -> bool:
+        return self._threads is None and not self._leaving and not self._skips and self._is_strict
+
+    @property
+    def indexed(self) -> Any:
+        """Returns the dataset, if `fetch` is no more than its index: Python calls its `__getitem__` more cheaply by
+        the index. Else None.
+        """
+        return self._dataset if self._fetch is self._getitem else None
 
     @property
     def _is_strict(self) -> bool:
@@ -124,6 +143,10 @@ class MapFetcher:
     def has_fetched(self, samples: list[Any], error: BaseException | None = None) -> None:
         """Takes the first samples of the next unit, already fetched, and the error of the one behind them."""
         self._at_hand = deque(samples if error is None else [*samples, Raised(error)])
+
+    def has_fetched_all(self, samples: Any) -> None:
+        """Takes the samples of the next unit, as `fetch_all` has given them, or its error as `Raised`."""
+        self._whole = (samples,)
 
     def run(
         self, work: Work, seeds: SampleSeeding, first: int, last: int, out: list[Any], keep: RowSink | None = None
@@ -284,12 +307,15 @@ class MapFetcher:
             BatchError: it did not return one sample for each index, and the number is checked.
         """
         fetch_all: Callable[[Any], Any] = self._fetch_all  # type: ignore[assignment]
-        batch = getattr(work.indices, "given", indices)
+        batch = getattr(work.indices, "given", [*indices])  # the dataset may change the list
+        at_hand, self._whole = self._whole, ()
         if not self._error_policy.knows_any:
             self._mark[ACTIVITY] = Activity.WHOLE
             try:
                 if self._threads is None:
-                    whole: list[Any] = seeds.whole(work.seed, work.position, lambda: fetch_all(batch))
+                    whole: list[Any] = seeds.whole(
+                        work.seed, work.position, lambda: sample_of(*at_hand) if at_hand else fetch_all(batch)
+                    )
                 else:
                     whole = self._threads.made(*self._all_at_once(work)).sample(0)
             except Exception as error:

@@ -112,6 +112,7 @@ class JobSettings:
     sampled: bool = False  # and stacks of the workers
     jpegs: JpegReading = "workers"  # the processes that read JPEGs by Stoker's reader
     looked_at: int = 0  # samples that were made in this process in earlier epochs
+    transformed_later: bool = False  # whether the trainer transforms batches, and needs the positions of their samples
     snapshot_every: int | None = None  # units from one state of a stream to the next, if states cost much
 
     @property

@@ -22,6 +22,7 @@ from stoker.collate import registry
 from stoker.datasets import base
 from stoker.datasets.awaited import is_awaited
 from stoker.datasets.nesting import batched_by
+from stoker.device.fields import FieldPlacement
 from stoker.events import Listener
 from stoker.loader._job import datapipes
 from stoker.loader._job.error_policy import OnError
@@ -49,6 +50,7 @@ class LoaderOptions:
         jpegs: the processes in which Pillow gets Stoker's reader of JPEGs.
         prefetch_is_given: whether the script gave a `prefetch_factor`.
         snapshot_every: batches from one state of a worker's stream to the next, if its states cost much; or None.
+        on_demand: whether workers on other machines come and go as they are needed: `num_workers="auto"`, `remote`.
 
     `shard="torch"` is for loaders behind torch's: as "none", with one warning if all workers read the same.
     """
@@ -108,6 +110,7 @@ class LoaderOptions:
     reported_length: int | None = None
     jpegs: JpegReading = "workers"
     snapshot_every: int | None = None
+    on_demand: bool = False
     prefetch_is_given: bool = False
 
     @property
@@ -124,7 +127,17 @@ class LoaderOptions:
     @property
     def worker_transform(self) -> Callable[[Any], Any] | None:
         """Returns the transform that is applied to a batch where it is made, after collation; None for none."""
-        return self.batch_transform
+        return None if self.moves_batches else self.batch_transform
+
+    @property
+    def device_transform(self) -> Callable[[Any], Any] | None:
+        """Returns the transform that is applied to a batch on its device; None for none."""
+        return self.batch_transform if self.moves_batches else None
+
+    @property
+    def moves_batches(self) -> bool:
+        """Returns whether batches, or parts of them, are sent to a device."""
+        return self.device is not None and not FieldPlacement(self.device).is_of_host
 
     def collation(self, output: registry.Output) -> Callable[[Any], Any]:
         """Returns the function that collates, with leaves of this kind."""

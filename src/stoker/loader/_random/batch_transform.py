@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
 
 from stoker._core.protocol import asked
+from stoker._core.worker_info import current
 from stoker.loader._random import batch_draws
-from stoker.loader._random.sample_seeding import SampleSeeding
+from stoker.loader._random.generators import mix
+from stoker.loader._random.sample_rng import SampleRNG
+from stoker.loader._random.sample_seeding import SampleSeeding, key_of_transform
 
 
 class BatchTransform:
@@ -19,13 +23,23 @@ class BatchTransform:
     Args:
         transform: of the user.
         seeding: of the process or thread that applies it. In the training process it restores the trainer's generators.
+        rng: what `sample_rng()` returns in a call; None if that is known already, as in a worker.
     """
 
-    def __init__(self, transform: Callable[[Any], Any], seeding: SampleSeeding) -> None:
+    def __init__(self, transform: Callable[[Any], Any], seeding: SampleSeeding, rng: SampleRNG | None = None) -> None:
         self._transform = transform
         self._seeding = seeding
+        self._rng = rng
 
-    def __call__(self, batch: Any, seed: int, positions: Sequence[int], *, epoch: int, number: int) -> Any:
+    @classmethod
+    def of_trainer(cls, transform: Callable[[Any], Any]) -> Self:
+        """Returns one for batches that the training process transforms. It draws the numbers that a worker would."""
+        rng = SampleRNG(0)
+        return cls(transform, SampleSeeding("auto", dataset=(transform,), restore=True, rng=rng), rng)
+
+    def __call__(
+        self, batch: Any, seed: int, positions: Sequence[int], *, epoch: int, number: int, devices: Sequence[Any] = ()
+    ) -> Any:
         """Returns the transformed batch.
 
         Args:
@@ -34,14 +48,34 @@ class BatchTransform:
             positions: of its samples, in its order; those that were left out are not among them.
             epoch: number of the epoch, for errors.
             number: of the batch in the epoch, likewise.
+            devices: generators of devices, which are seeded too, and have their states back afterwards.
 
         Raises:
             Exception: of the transform, with a note that names the transform and the batch.
         """
+        outside = current.rng
         try:
-            with batch_draws.of_batch(seed, positions):
+            if self._rng is not None:
+                current.rng = self._rng
+            with batch_draws.of_batch(seed, positions), _seeded(devices, seed, positions[0]):
                 return self._seeding.transform(seed, positions[0], lambda: self._transform(batch))
         except Exception as error:
             name = asked(self._transform, "__name__", type(self._transform).__name__)
             error.add_note(f"raised by batch_transform={name} for batch {number} of epoch {epoch}")
             raise
+        finally:
+            if self._rng is not None:
+                current.rng = outside
+
+
+@contextmanager
+def _seeded(devices: Sequence[Any], seed: int, position: int) -> Iterator[None]:
+    """Seeds generators of devices for a batch, and gives them their states back."""
+    states = [generator.get_state() for generator in devices]
+    for generator in devices:
+        generator.manual_seed(mix(key_of_transform(seed), position) >> 1)
+    try:
+        yield
+    finally:
+        for generator, state in zip(devices, states, strict=True):
+            generator.set_state(state)

@@ -633,3 +633,8 @@ def key_of_batches(seed: int) -> int:
 def key_of_samples(seed: int) -> int:
     """Returns the key of an epoch's samples: a sample's generators are seeded with `step(key, position)`."""
     return mix(seed, _SAMPLE)
+
+
+def key_of_transform(seed: int) -> int:
+    """Returns the same for transforms of batches."""
+    return mix(seed, _TRANSFORM)

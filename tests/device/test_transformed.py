@@ -1,0 +1,285 @@
+"""`batch_transform=` with `device=`: the same values as without, in an order that loses no byte."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker import DataLoader
+from stoker.device import accelerator
+from tests.device.test_transfer import KINDS, ROWS, WIDTH, Loop, Table
+from tests.loader._job import test_batch_transform as without
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A device whose memory is the host's, and which does all at once: what transforms compute on it is right."""
+    device = accelerator.InOrderDevice(torch.device("cpu"))
+    monkeypatch.setattr(accelerator, "accelerator_of", lambda _: device)
+    monkeypatch.setattr(accelerator, "numbered", lambda device: device)
+    return device
+
+
+def with_draws(batch: Any) -> Any:
+    return without.with_draws([np.asarray(part) for part in batch])
+
+
+def with_global_generators(batch: Any) -> Any:
+    assert torch.rand(1).device.type == "cpu"
+    return [float(torch.rand(())), *without.with_global_generators(batch)]
+
+
+def batches(dataset: Any = None, **options: Any) -> list[Any]:
+    known = {"batch_size": 5, "shuffle": True, "seed": 3, "batch_transform": with_draws}
+    return list(DataLoader(without.Numbers() if dataset is None else dataset, **(known | options)))
+
+
+def moved(dataset: Any = None, **options: Any) -> list[Any]:
+    return batches(dataset, **{"device": "cuda", **options})
+
+
+@pytest.mark.parametrize("backend", without.BACKENDS)
+@pytest.mark.parametrize("dataset", [without.Numbers(), without.Gathered()], ids=["samples", "gathered"])
+def test_values_are_those_of_workers(at_once: Any, backend: str, dataset: Any) -> None:
+    assert without.same(moved(dataset, **without.BACKENDS[backend]), batches())
+
+
+@pytest.mark.parametrize("backend", ["serial", "fork"])
+def test_global_generators_draw_the_same(at_once: Any, backend: str) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state(), random.getstate()
+    transform = {"batch_transform": with_global_generators}
+    assert without.same(moved(**transform, **without.BACKENDS[backend]), batches(**transform))
+    assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
+
+
+@pytest.mark.parametrize("seeding", ["auto", "sample", "worker"])
+def test_seeding_of_samples_does_not_matter(at_once: Any, seeding: Any) -> None:
+    assert without.same(moved(seeding=seeding, num_workers=1), batches())
+
+
+@pytest.mark.parametrize("backend", ["serial", "fork"])
+def test_another_number_of_ranks_draws_the_same(at_once: Any, backend: str) -> None:
+    alone = without.by_sample(batches())
+    options = {"distributed": "exact", "num_replicas": 2, **without.BACKENDS[backend]}
+    ranks = [without.by_sample(moved(rank=rank, **options)) for rank in range(2)]
+    assert ranks[0] | ranks[1] == alone
+
+
+@pytest.mark.parametrize("backend", ["serial", "fork", "threads"])
+def test_resumed_epoch_draws_the_same(at_once: Any, backend: str) -> None:
+    options: dict[str, Any] = {"batch_size": 5, "shuffle": True, "seed": 3, "batch_transform": with_draws}
+    first = DataLoader(without.Numbers(), device="cuda", **options, **without.BACKENDS[backend])
+    iterator = iter(first)
+    early = [next(iterator) for _ in range(2)]
+    second = DataLoader(without.Numbers(), device="cuda", num_workers=1, **options)
+    second.load_state_dict(first.state_dict())
+    assert without.same(early + list(second), batches())
+    iterator.close()
+
+
+@pytest.mark.parametrize("backend", ["serial", "fork"])
+def test_left_out_samples_shift_no_draw(at_once: Any, backend: str) -> None:
+    with pytest.warns(stoker.StokerWarning, match="left out"):
+        fewer = without.by_sample(
+            moved(without.Numbers(bad=(4, 17)), on_error="skip", max_error_rate=None, **without.BACKENDS[backend])
+        )
+    whole = without.by_sample(batches())
+    assert fewer == {label: row for label, row in whole.items() if label not in (4, 17)}
+
+
+@pytest.mark.parametrize("backend", ["serial", "fork", "threads"])
+def test_streams_draw_for_each_position(at_once: Any, backend: str, recwarn: Any) -> None:
+    options = {"shuffle": None, "shard": "auto"}
+    there = moved(without.Counted(), **options, **without.BACKENDS[backend])
+    assert without.by_sample(there) == without.by_sample(batches(without.Counted(), **options))
+
+
+def test_batches_in_parts_are_transformed(at_once: Any) -> None:
+    """Workers share each batch, since none of them needs it whole."""
+    loader = DataLoader(without.Numbers(), 5, num_workers=2, batch_transform=with_draws, device="cuda")
+    assert "made by all workers together" in loader.describe()
+    assert (
+        "made by all workers together"
+        not in DataLoader(loader.dataset, 5, num_workers=2, batch_transform=id).describe()
+    )
+
+
+def test_description_names_the_transform(at_once: Any) -> None:
+    text = DataLoader(without.Numbers(), 5, num_workers=2, batch_transform=_plus_1000, device="cuda").describe()
+    assert text.count("_plus_1000") == 1 and "behind each of which batch_transform=_plus_1000 runs" in text
+    text = DataLoader(without.Numbers(), 5, num_workers=2, batch_transform=_plus_1000, device="cpu").describe()
+    assert "then batch_transform=_plus_1000, in the worker" in text and "batches stay on the host" in text
+
+
+def test_loader_moves_its_transform(at_once: Any) -> None:
+    """Persistent workers are born with the transform, or without it: it is applied once."""
+    transform = {"batch_transform": _plus_1000}
+    loader = DataLoader(without.Numbers(10), 5, num_workers=2, persistent_workers=True, **transform)
+    for device in (None, "cuda", "cuda", "cpu"):
+        loader.to(device)
+        assert [labels.tolist() for _, labels in loader] == [[*range(1000, 1005)], [*range(1005, 1010)]]
+    loader.close()
+
+
+def _plus_1000(batch: Any) -> Any:
+    return batch[0], batch[1] + 1000
+
+
+@pytest.mark.parametrize("backend", ["serial", "fork"])
+def test_error_names_transform_and_batch(at_once: Any, backend: str) -> None:
+    iterator = iter(
+        DataLoader(without.Numbers(), 5, batch_transform=without.fails_at_9, device="cuda", **without.BACKENDS[backend])
+    )
+    got: list[Any] = []
+    for _ in range(5):
+        try:
+            got.append(next(iterator)[1].tolist())
+        except ValueError as error:
+            got.append("\n".join(error.__notes__))
+    assert [got[place] for place in (0, 2, 3, 4)] == [
+        list(range(5)),
+        *([*range(first, min(first + 5, 22))] for first in (10, 15, 20)),
+    ]
+    assert "raised by batch_transform=fails_at_9 for batch 1 of epoch 0" in got[1]
+    assert "To run it in the workers, on the CPU, call it in collate_fn=." in got[1]
+    iterator.close()
+
+
+# The orders of the device
+
+
+class Queued:
+    """A transform whose work the device does late: it adds 1000 to the first field, in memory of its own."""
+
+    def __init__(self, device: Any, wrap: Any = lambda made, batch: (made, batch[1])) -> None:
+        self.device, self.wrap, self.calls = device, wrap, 0
+
+    def __call__(self, batch: Any) -> Any:
+        self.calls += 1
+        images, device = batch[0], self.device
+        assert device.current() is device.side
+        scratch, made = device.empty_like(images), device.empty_like(images)
+        size, begin, middle, to = images.nbytes, images.data_ptr(), scratch.data_ptr(), made.data_ptr()
+        device.compute(lambda: _write(middle, np.frombuffer(device.seen(begin, size), np.float32) + 1000))
+        device.compute(lambda: _write(to, np.frombuffer(device.seen(middle, size), np.float32)))
+        return self.wrap(made, batch)
+
+
+def _write(address: int, values: Any) -> None:
+    ctypes.memmove(address, values.ctypes.data, values.nbytes)
+
+
+class Raised(Loop):
+    """A loop over batches with 1000 added to the images."""
+
+    def check(self, numbers: Any) -> None:
+        self.device.finish()
+        wanted = [list(range(ROWS * number, ROWS * number + ROWS)) for number in numbers]
+        assert [[value - 1000 for value in images] for images, _ in self.seen] == wanted
+        assert [labels for _, labels in self.seen] == wanted
+
+
+def queued(device: Any, batches: int = 8, transform: Any = None, **options: Any) -> DataLoader[Any]:
+    transform = Queued(device) if transform is None else transform
+    return DataLoader(Table(batches), ROWS, device="cuda", batch_transform=transform, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["in process", "threads", "processes"])
+@pytest.mark.parametrize("seed", range(4))
+def test_program_reads_what_the_transform_made(late: Any, kind: dict[str, Any], seed: int) -> None:
+    loop = Raised(late(seed))
+    for batch in queued(loop.device, 16, **kind):
+        loop.step(batch)
+        del batch
+    loop.check(range(16))
+
+
+def test_device_that_is_full_in_the_transform(late: Any) -> None:
+    """The batch is not lost, and the transform gets it as it was."""
+    device, calls = late(), []
+
+    def full_once(batch: Any) -> Any:
+        batch[1].add_(100)  # on the host
+        calls.append(batch[1].tolist())
+        if len(calls) in (2, 3):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 is full.")
+        return batch
+
+    iterator = iter(DataLoader(Table(4), ROWS, device={0: "cuda"}, batch_transform=full_once))
+    labels = [next(iterator)[1].tolist()]
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            next(iterator)
+        assert "The batch is not lost" in "".join(caught.value.__notes__)
+    labels += [batch[1].tolist() for batch in iterator]
+    device.finish()
+    assert labels == [list(range(100 + ROWS * number, 100 + ROWS * number + ROWS)) for number in range(4)]
+
+
+def test_full_device_ahead_means_fewer_ahead(late: Any) -> None:
+    device = late()
+    transform = Queued(device)
+    fails = iter([False, True])
+
+    def full_ahead(batch: Any) -> Any:
+        if next(fails, False):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 is full.")
+        return transform(batch)
+
+    from stoker.device.copies import CopyCounts
+    from stoker.device.fields import FieldPlacement
+    from stoker.device.stage import DeviceStage
+
+    told: list[str] = []
+    stage = DeviceStage(
+        FieldPlacement("cuda"), 2, told.append, CopyCounts(), transform=lambda batch, devices: full_ahead(batch)
+    )
+    made = [(torch.full((4, 4), float(number)), torch.arange(4)) for number in range(2)]
+    for number in range(2):
+        stage.begin()
+        stage.copy_ahead(number, {}, lambda number=number: (made[number], None))
+    assert len(told) == 1 and not stage.has_room()
+    for number in range(2):
+        images, _ = stage.take(number, {}, pytest.fail)
+        device.finish()
+        assert (images == 1000 + number).all()
+        stage.delivered(number)
+    stage.close()
+
+
+WRAPS: dict[str, Any] = {
+    "a view": lambda made, batch: (made[:, :WIDTH], batch[1]),
+    "twice": lambda made, batch: (made, batch[1], made),
+    "in a dictionary": lambda made, batch: {"images": [made], "labels": batch[1]},
+    "in an object": lambda made, batch: SimpleNamespace(images=made, labels=batch[1], text="a"),
+    "a class of tensors": lambda made, batch: (made.as_subclass(_Named), batch[1]),
+    "in place of the old memory": lambda made, batch: (batch[0].set_(made), batch[1]),
+}
+
+
+class _Named(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_results_of_every_form_are_the_programs(late: Any, wrap: str) -> None:
+    device = late(2)
+    where = None if wrap in ("in an object", "a class of tensors") else device.default  # these are copied by themselves
+    for batch in queued(device, 8, Queued(device, WRAPS[wrap]), num_workers=1):
+        if wrap == "in an object":
+            found = batch.images
+        else:
+            found = batch["images"][0] if wrap == "in a dictionary" else batch[0]
+        assert device.stream_of(found) is where, "memory of the stream of copies"
+        del batch, found
+        device.run(3)
+    device.finish()
