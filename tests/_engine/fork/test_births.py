@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import random
 import resource
@@ -210,8 +211,11 @@ def test_workers_do_not_share_random_numbers_of_template() -> None:
     [
         "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
         "file = open('/dev/null')",
+        "import random; generator = random.Random()",
+        "import numpy; generators = {'of a class': numpy.random.RandomState()}",
+        "import numpy; draw = numpy.random.default_rng().random",
     ],
-    ids=["a thread", "an open file"],
+    ids=["a thread", "an open file", "a generator", "a state", "a method of a generator"],
 )
 def test_modules_that_survive_no_fork_have_no_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str
@@ -227,6 +231,22 @@ def test_modules_that_survive_no_fork_have_no_template(
     assert [answer(loader), answer(loader)] == [os.getpid(), os.getpid()]
     assert template_of(loader).said() == births.ALONE
     del sys.modules["leaves_something"]
+
+
+def test_an_installed_module_that_is_edited_is_imported_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "is_edited.py").write_text("def factor(): return 1")
+    monkeypatch.syspath_prepend(packages)
+    import is_edited
+
+    loader = loader_of(Asked(is_edited.factor))
+    assert [answer(loader), answer(loader)] == [1, 1]
+    (packages / "is_edited.py").write_text("def factor(): return 100")
+    importlib.invalidate_caches()
+    loader.dataset.question = importlib.reload(is_edited).factor
+    assert answer(loader) == 100
+    del sys.modules["is_edited"]
 
 
 def test_numpy_seeded_by_an_installed_module_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import os
 import pickle
 import select
 import socket
+import sys
 import time
 import weakref
 from pathlib import Path
@@ -137,7 +138,7 @@ class _Forked(HelperProcess):
 
     def _look(self) -> None:
         """Takes the template's next message: of the birth, or the exit code."""
-        if self._answers.fileno() < 0:
+        if self._answers.fileno() < 0 or os.getpid() != self._template.owner:
             return
         try:
             data, descriptors, _, _ = socket.recv_fds(self._answers, MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
@@ -147,7 +148,7 @@ class _Forked(HelperProcess):
             data, descriptors = b"", []
         if not data:
             self._answers.close()
-        elif self._born is None:
+        elif descriptors:
             self._born, self._descriptor = int(data), descriptors[0]
         else:
             self._code = int(data)
@@ -295,9 +296,18 @@ def _settings(head: Head) -> str | None:
     except OSError:
         return None
     status = [line for line in lines if line.partition(":")[0] in _OF_STATUS]
-    streams = [_is_inherited(number) and os.isatty(number) for number in range(3)]
-    given = interpreter(), head["preparation"], head["modules"], _environment()
+    streams = [(_is_inherited(number), _is_inherited(number) and os.isatty(number)) for number in range(3)]
+    given = interpreter(), head["preparation"], [*map(_file_of, head["modules"])], _environment()
     return repr((given, streams, status, others, schedule))
+
+
+def _file_of(module: str) -> tuple[str, int, int]:
+    """Returns a module with time and size of its file, which may be edited and imported again by its name."""
+    try:
+        found = os.stat(str(getattr(sys.modules.get(module), "__file__", None)))
+    except OSError:
+        return module, 0, 0
+    return module, found.st_mtime_ns, found.st_size
 
 
 def _environment() -> list[bytes | None]:

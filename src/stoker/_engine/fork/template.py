@@ -12,8 +12,10 @@ import gc
 import importlib
 import os
 import pickle
+import random
 import select
 import socket
+import sys
 import threading
 from collections.abc import Collection, Sequence
 from typing import NoReturn
@@ -25,6 +27,9 @@ from stoker._engine.fork.births import ALONE, AT_MOST, MESSAGE, STAYS
 from stoker._engine.fork.zygote import Ends
 from stoker._engine.process import linux, process_setup
 from stoker._engine.serialize.payload import Payload, take_tracker
+
+_OF_TESTS = {"hypothesis"}
+"""Packages with generators of their own, from which no sample draws."""
 
 _HARMLESS = {"jemalloc_bg_thd"}
 """Names of native threads whose library restarts them after a fork."""
@@ -189,8 +194,12 @@ def _let_go_of_trainer() -> None:
 
 
 def _survives_forks(known: Collection[int]) -> bool:
-    """Whether the imports have left nothing that a fork loses or shares: threads, or open descriptors but `known`."""
+    """Whether the imports have left nothing that a fork loses or shares: threads, open descriptors but `known`, and
+    random generators, whose numbers each fork would repeat.
+    """
     if threading.active_count() > 1 or native_pools.find() is not None or native_pools.jax_has_started():
+        return False
+    if _has_made_generators():
         return False
     if len(os.listdir("/proc/self/task")) > 1:  # libraries of linear algebra end their threads before a fork
         with native_pools.quiet_about_forks():
@@ -199,6 +208,17 @@ def _survives_forks(known: Collection[int]) -> bool:
             os._exit(0)
         os.waitpid(pid, 0)
     return native_pools.other_threads() <= _HARMLESS and not _open_descriptors() - {0, 1, 2, *known}
+
+
+def _has_made_generators() -> bool:
+    """Returns whether there is a generator beside those of Python and NumPy, which each fork seeds."""
+    own = {id(random._inst), id(np.random.mtrand._rand)}  # type: ignore[attr-defined]
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _OF_TESTS:
+            own.update(map(id, vars(module).values()))
+    kinds = (random.Random, np.random.Generator, np.random.RandomState)
+    made = [one for one in gc.get_objects() if issubclass(type(one), kinds) and id(one) not in own]
+    return any(type(one) is not random.SystemRandom for one in made)
 
 
 def _open_descriptors() -> set[int]:
