@@ -331,3 +331,45 @@ def test_parts_without_tensors_are_not_copied() -> None:
     texts = SimpleNamespace(texts=[str(number) for number in range(20_000)])
     assert not any(holds_memory(value, device) for value in (texts, ctypes, pytest.fail, "a", 1, None))
     assert holds_memory(SimpleNamespace(inside=[{"a": torch.ones(1)}]), device)
+
+
+@pytest.mark.parametrize("device", [None, "cuda"])
+@pytest.mark.parametrize("backend", ["serial", "fork"])
+def test_modes_of_the_program_change_nothing(at_once: Any, device: Any, backend: str) -> None:
+    """Gradients and autocast are off, with and without a device; a transform may turn them on."""
+    layer = torch.nn.Linear(3, 3)
+
+    def transform(rows: Any) -> Any:
+        with torch.enable_grad():
+            root = rows.detach().clone().requires_grad_()
+            slope = torch.autograd.grad((root**2).sum(), root)[0]
+        return rows @ rows.T, layer(rows), slope, torch.tensor([torch.is_grad_enabled()])
+
+    rows = [torch.arange(3.0) + number / 7 for number in range(8)]
+    options: Any = {"batch_transform": transform, "device": device, **without.BACKENDS[backend]}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        products, out, slopes, is_grad = next(iter(DataLoader(rows, 4, **options)))
+    batch = torch.stack(rows[:4])
+    assert torch.equal(products, batch @ batch.T) and torch.equal(slopes, 2 * batch)
+    assert torch.equal(out, layer(batch).detach()) and not out.requires_grad and not is_grad.any()
+
+
+@pytest.mark.parametrize("backend", ["serial", "fork"])
+def test_report_has_the_error_of_a_transform(at_once: Any, backend: str) -> None:
+    reports = []
+    for device in (None, "cuda"):
+        options: Any = {"batch_transform": without.fails_at_9, "device": device, **without.BACKENDS[backend]}
+        loader = DataLoader(without.Numbers(), 5, **options)
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(ValueError, match="no nine"):
+            next(iterator)
+        reports.append(loader.report().as_dict()["epoch"])
+        iterator.close()
+    ours, wanted = ({name: report[name] for name in ("delivered", "raised", "batches")} for report in reports)
+    assert ours == wanted
+    first, other = (report["faults"]["ValueError"] for report in reports)
+    assert first["count"] == other["count"] == 1
+    for name in ("kind", "outcome", "position", "batch", "epoch"):
+        assert first["first"][name] == other["first"][name]
+    assert "batch_transform=fails_at_9 for batch 1" in first["first"]["exception"]

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from stoker import DataLoader, ImageFolder, images
+from stoker import device as operations
 from stoker.errors import BatchError, DeviceError, ImageArgumentError, ImageError, MissingExtraError, StokerWarning
 from stoker.images import encoded, kernel
 from tests.device.conftest import late
@@ -281,3 +282,25 @@ def test_torchcodec_decodes_the_same_picture() -> None:
     batch = encoded.collated([encoded.encoded(file, images.Resize((40, 50))) for file in files])
     pixels = batch.decoded_on("cpu", lambda given, _: decoders.decode_jpeg(list(given), mode="RGB"))
     assert not batch.by_cpu and (pixels.int() - batch.to("cpu").int()).abs().max() <= 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_without_a_batch_are_decoded(folder: Path, late: Any, workers: int) -> None:
+    device = late(1)
+    device.decoded = lambda image: image.decoded_on("cpu")
+    loader = DataLoader(
+        ImageFolder(folder, TRANSFORM, decode_device="cuda"), None, seed=3, device="cuda", num_workers=workers
+    )
+    wanted = list(DataLoader(ImageFolder(folder, TRANSFORM), None, seed=3))
+    seen = []
+    for pixels, _ in loader:
+        device.finish()
+        seen.append(pixels.clone())
+    assert all(map(torch.equal, seen, [torch.as_tensor(pixels) for pixels, _ in wanted])) and len(seen) == len(wanted)
+    assert loader.report().copies["decoded"] == len(seen)
+
+
+def test_operation_without_a_device_says_what_to_do(folder: Path) -> None:
+    dataset = ImageFolder(folder, TRANSFORM, decode_device="cuda")
+    with pytest.raises(ImageArgumentError, match=r"left encoded: pass DataLoader\(device='cuda'\)"):
+        next(iter(DataLoader(dataset, 2, batch_transform=operations.RandomHorizontalFlip())))

@@ -111,11 +111,11 @@ def tensors_on(value: Any, devices: Sequence[CopyDevice]) -> Iterator[tuple[Any,
 
 @contextlib.contextmanager
 def plain_modes(devices: Sequence[CopyDevice]) -> Iterator[None]:
-    """Leaves the autocast of the program: the numbers of a transform do not follow from where `next()` is called."""
+    """Leaves the autocast of the program for devices, as `BatchTransform` does for the CPU."""
     import torch
 
     with contextlib.ExitStack() as modes:
-        for kind in {"cpu", *(one.device.type for one in devices)}:
+        for kind in {one.device.type for one in devices}:
             if torch.is_autocast_enabled(kind):
                 modes.enter_context(torch.autocast(kind, enabled=False))
         yield

@@ -4,6 +4,8 @@ A worker notes crop, resize, window and flip as without a device, from the same 
 box. The batch holds the files, one behind the other; `decoded_on` a device gives uint8 (N, height, width, 3), the shape
 of the same batch without `decode_device=`. What nvJPEG does not decode as Pillow does (other formats, grey and CMYK
 pictures, damaged ones) is decoded in the worker and travels as pixels.
+
+The file is long because the notes of a worker, and what a device makes of them, have one form.
 """
 
 from __future__ import annotations
@@ -103,6 +105,23 @@ class EncodedImage:
 
     data: NDArray[np.uint8]
     plan: DevicePlan
+
+    def __len__(self) -> int:
+        """Returns the number of images: 1."""
+        return 1
+
+    @property
+    def by_cpu(self) -> set[int]:
+        """As of a batch of this image alone."""
+        return self._alone.by_cpu
+
+    def decoded_on(self, device: Any, decoder: Decoder | None = None) -> Any:
+        """Returns the image as uint8 (height, width, 3), decoded on a device: of a loader with `batch_size=None`."""
+        return self._alone.decoded_on(device, decoder)[0]
+
+    @functools.cached_property
+    def _alone(self) -> EncodedImages:
+        return collated([self])
 
 
 @dataclass(frozen=True)
