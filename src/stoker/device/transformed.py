@@ -17,7 +17,7 @@ import functools
 import gc
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from stoker.device import fields
 from stoker.device.accelerator import CopyDevice, DeviceStream
@@ -142,7 +142,7 @@ def cloned(value: Any, consumer: DeviceStream) -> Any:
     for name in value.__tensor_flatten__()[0] if hasattr(value, "__tensor_flatten__") else ():
         inner = getattr(value, name)  # a clone of a jagged tensor shares the offsets of the first
         if isinstance(inner, torch.Tensor) and inner.device.type != "cpu":
-            inner.record_stream(consumer)
+            inner.record_stream(cast("Any", consumer))
     return result
 
 
