@@ -104,7 +104,7 @@ class LoaderRecord:
             self.device_buffers = DeviceBuffers(options.device_buffers, self.tell_once)
         ahead = options.prefetch_to_device if options.num_workers else 0  # else the next batch is not made yet
         own = options.device_transform
-        transform = None if own is None else BatchTransform.of_trainer(own)
+        transform = None if own is None else BatchTransform.with_own_seeding(own)
         return DeviceStage(placement, ahead, self.tell_once, self.copies, pins, self.device_buffers, transform)
 
     def move_to(self, device: Any) -> None:

@@ -455,7 +455,10 @@ class LoaderJob:
             tell=weakly(self._tell),
         )
         if self._user_transform is not None:
-            self._transform = BatchTransform(self._user_transform, self._seeding)
+            if mode == "worker" and not threads:
+                self._transform = BatchTransform.with_own_seeding(self._user_transform)
+            else:
+                self._transform = BatchTransform(self._user_transform, self._seeding)
         return self._seeding
 
     def _introduce(self, info: WorkerInfo) -> None:
