@@ -7,7 +7,9 @@ forked, because threads run in it, is the zygote itself; then each birth starts 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import itertools
 import os
 import pickle
@@ -248,21 +250,18 @@ class Births:
         """Starts a template, which begins with this birth."""
         from stoker._engine.fork.fresh_interpreter import launch
 
-        control, their_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        answers, their_answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        their_lifeline, lifeline = os.pipe()
-        try:
-            with their_control, their_answers:
-                own = (their_control.fileno(), their_answers.fileno(), their_lifeline)
-                pid = launch(stream, {**head, "entry": ENTRY, "fds": [*own, *head["fds"]]})
-                self._template = _templates[settings] = _TemplateHandle(pid, control, lifeline)
-        except BaseException:
-            control.close()
-            answers.close()
-            os.close(lifeline)
-            raise
-        finally:
-            os.close(their_lifeline)
+        pair = functools.partial(socket.socketpair, socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            control, their_control = pair()
+            theirs.enter_context(their_control), ours.enter_context(control)
+            answers, their_answers = pair()
+            theirs.enter_context(their_answers), ours.enter_context(answers)
+            their_lifeline, lifeline = os.pipe()
+            theirs.callback(os.close, their_lifeline), ours.callback(os.close, lifeline)
+            own = (their_control.fileno(), their_answers.fileno(), their_lifeline)
+            pid = launch(stream, {**head, "entry": ENTRY, "fds": [*own, *head["fds"]]})
+            self._template = _templates[settings] = _TemplateHandle(pid, control, lifeline)
+            ours.pop_all()
         return _Forked(self._template, answers)
 
 

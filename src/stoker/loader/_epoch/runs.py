@@ -11,6 +11,7 @@ import numpy as np
 from stoker.loader._epoch import epoch
 from stoker.loader._job import datapipes
 from stoker.loader._random.find_generators import find_objects
+from stoker.loader._random.generators import loaded_torch
 from stoker.samplers.batch import BatchSampler
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _follows_the_loop(options: LoaderOptions) -> bool:
     kinds = [getattr(module, name) for module, names in there if module is not None for name in names]
     if "multiprocessing.sharedctypes" in sys.modules:  # raw values and arrays
         kinds += [ctypes._SimpleCData, ctypes.Array, ctypes.Structure]
-    if (torch := sys.modules.get("torch")) is not None:
+    if (torch := loaded_torch()) is not None:
         kinds.append(torch.Tensor)
     found = find_objects((options.dataset, options.collate_fn), tuple(kinds), ("multiprocessing", "concurrent"))
     tensors = [] if torch is None else [one for one in found if isinstance(one, torch.Tensor)]
@@ -104,7 +105,7 @@ def _is_small_and_shared(tensor: Any) -> bool:
 
 def may_read_ahead(options: LoaderOptions) -> bool:
     """Returns whether a walked sampler is torch's own, of indices that depend on nothing once its pass has begun."""
-    if (torch := sys.modules.get("torch")) is None or options.is_stream:
+    if (torch := loaded_torch()) is None or options.is_stream:
         return False
     data, sampler = torch.utils.data, options.index_sampler
     if options.auto_collation:
@@ -157,7 +158,7 @@ def _bytes_of(batch: Any, depth: int = 0) -> int | None:
     kind = type(batch)
     if kind is np.ndarray:
         return None if batch.dtype.hasobject else int(batch.nbytes)
-    if (torch := sys.modules.get("torch")) is not None and kind is torch.Tensor:
+    if (torch := loaded_torch()) is not None and kind is torch.Tensor:
         return int(batch.nbytes) if batch.layout is torch.strided and not batch.is_nested else None
     if kind in _SCALARS:
         return sys.getsizeof(batch)

@@ -242,7 +242,7 @@ class LoaderJob:
         fetch, idle = source.fetch, seeds.idle()
         is_settled = convert is not None if compiled is None else compiled.is_settled
         is_plain = self._gathered is None and not self._knows and is_settled
-        if not is_plain:
+        if not is_plain or observer.current is not None:  # who measures each batch
             return None
         if compiled is not None and (fetch_all := source.fetch_all) is not None:
             return self._plain_whole(seed, place, fetch_all, compiled)
