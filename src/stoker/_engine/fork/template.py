@@ -212,7 +212,7 @@ def _survives_forks(known: Collection[int]) -> bool:
 
 def _has_made_generators() -> bool:
     """Returns whether there is a generator beside those of Python and NumPy, which each fork seeds."""
-    own = {id(random._inst), id(np.random.mtrand._rand)}  # type: ignore[attr-defined]
+    own = {id(random._inst), id(np.random.mtrand._rand)}
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _OF_TESTS:
             own.update(map(id, vars(module).values()))
