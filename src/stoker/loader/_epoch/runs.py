@@ -77,7 +77,7 @@ _WRITTEN = {
     "multiprocessing.sharedctypes": ("SynchronizedBase",),
     "multiprocessing.synchronize": ("Event", "SemLock"),
 }
-_SMALL = 2**16
+_SETTING = 2**16
 """Bytes of a shared tensor that may hold a setting; larger ones are data."""
 
 
@@ -100,7 +100,7 @@ def _follows_the_loop(options: LoaderOptions) -> bool:
 def _is_small_and_shared(tensor: Any) -> bool:
     if type(tensor) is not sys.modules["torch"].Tensor or str(tensor.layout) != "torch.strided" or tensor.is_nested:
         return False
-    return bool(tensor.device.type == "cpu" and tensor.nbytes <= _SMALL and tensor.is_shared())
+    return bool(tensor.device.type == "cpu" and tensor.nbytes <= _SETTING and tensor.is_shared())
 
 
 def may_read_ahead(options: LoaderOptions) -> bool:
