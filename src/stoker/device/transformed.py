@@ -122,6 +122,7 @@ def plain_modes(devices: Sequence[CopyDevice]) -> Iterator[None]:
 
 
 def is_tensor(value: Any) -> bool:
+    """Returns whether a value is a tensor of torch's, of any class."""
     import torch
 
     return isinstance(value, torch.Tensor)
