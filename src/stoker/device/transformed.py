@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from stoker.device import fields
 from stoker.device.accelerator import CopyDevice, DeviceStream
-from stoker.device.copies import is_dense, moves_itself
+from stoker.device.copies import is_dense, is_tensor, moves_itself
 
 MOST_OBJECTS = 10_000
 """Objects of a value in which tensors are looked for. Texts and numbers do not count. A larger value is copied."""
@@ -119,13 +119,6 @@ def plain_modes(devices: Sequence[CopyDevice]) -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 modes.enter_context(torch.autocast(kind, enabled=False))
         yield
-
-
-def is_tensor(value: Any) -> bool:
-    """Returns whether a value is a tensor of torch's, of any class."""
-    import torch
-
-    return isinstance(value, torch.Tensor)
 
 
 def is_container(value: Any) -> bool:
