@@ -22,7 +22,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("src/stoker/_core/native")
 FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden"]
-SOURCES = {"native": [], "collation": [], "jpeg": ["-ldl", "-lm", "-pthread"]}
+SOURCES = {"native": [], "collation": [], "seeding": [], "jpeg": ["-ldl", "-lm", "-pthread"]}
 """Libraries, each of one source of the same name, and what each is linked with."""
 
 

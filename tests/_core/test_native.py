@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -71,16 +70,6 @@ def test_planes_takes_channels_apart_and_touches_nothing_else(points: int, sourc
     expected[at : at + 3 * points] = pool[source : source + 3 * points].reshape(points, 3).T.reshape(-1)
     functions().planes(target.ctypes.data + at, pool.ctypes.data + source, points)
     assert np.array_equal(target, expected)
-
-
-@needs_it
-@given(keys=st.lists(st.integers(0, 2**32) | st.integers(0, 2**64 - 1), min_size=native.LANES, max_size=native.LANES))
-def test_twisters_are_seeded_as_python_seeds_them(keys: list[int]) -> None:
-    words = np.zeros(native.LANES * 625 + 1, np.uint32)
-    functions().twisters(words.ctypes.data, keys)
-    for key, (used, *others) in zip(keys, words[:-1].reshape(native.LANES, 625).tolist(), strict=True):
-        assert random.Random(key).getstate()[1] == (*others, used)
-    assert words[-1] == 0
 
 
 @needs_it

@@ -385,6 +385,10 @@ class _OfDataset(StreamIterator[Any]):
         return state
 
 
+Taker = Callable[[Iterator[Any], list[Any], int], "bool | None"]
+"""Appends at most so many values of an iterator to a list; returns whether it has ended, None if it reads nothing."""
+
+
 class Counted(StreamIterator[Any]):
     """A stream without a known state, or whose iterator keeps its own. A failing sample counts too.
 
@@ -440,6 +444,30 @@ class Counted(StreamIterator[Any]):
             self._look = self._print.take(sample, self._seen)
             self._asked()
         return sample
+
+    def several(self, take: Taker, samples: list[Any], most: int) -> bool | None:
+        """Appends at most `most` samples, read by `take`, as calls of `next` would return them.
+
+        Returns:
+            Whether the stream has ended; None if nothing was read, because `next` has to be called.
+        """
+        before = len(samples)
+        if (most := min(most, self._look - self._seen)) < 1:
+            return None
+        try:
+            ended = take(self._iterator, samples, most)
+        except Exception as error:
+            self._seen += 1 + len(samples) - before
+            self._over.raised(error, self._seen)
+            self._asked()
+            raise
+        self._seen += len(samples) - before
+        if ended:
+            self._over.at_end(self._seen)
+        elif self._seen >= self._look:
+            self._look = self._print.take(samples[-1], self._seen)
+            self._asked()
+        return ended
 
     def _asked(self) -> None:
         if self._from is None and (position := current.reading.position) is not None:

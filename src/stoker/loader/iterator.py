@@ -121,7 +121,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._accounted = None
         self._device = self._record.device_stage(self._options, self._pins)
         moves = self._device is not None or self._pins
-        self._may_be_short = not (self._meanwhile or self._options.is_stream or moves)
+        self._may_be_short = not (self._meanwhile or self._length_told is not None or moves)
 
     def _reset(self, loader: IteratedLoader, first_iter: bool = False) -> None:
         """Starts a new epoch on the same workers; units under way for the last epoch are dropped.

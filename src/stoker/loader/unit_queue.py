@@ -15,7 +15,7 @@ from stoker._engine.process_guard import tears
 from stoker._engine.supervision.split_policy import COMPARISONS, SplitPolicy, is_trial
 from stoker.datasets.nesting import prefers_whole_batches
 from stoker.loader._epoch import gather_or_split
-from stoker.loader._epoch.plan import BatchesPlan, ComputedPlan, Step, StreamedPlan
+from stoker.loader._epoch.plan import BatchesPlan, ComputedPlan, Step, StreamedPlan, TurnPlan
 from stoker.loader._epoch.runs import AHEAD, RunLength, longest
 from stoker.loader._job.stream_guesses import Guess, Guesses
 from stoker.loader._job.work import Work
@@ -289,27 +289,33 @@ def short_path(
         progress: counts the batches that the user has received.
     """
     plan = begun.plan
-    if not isinstance(plan, ComputedPlan | BatchesPlan | StreamedPlan) or begun.place.ahead:
+    if not isinstance(plan, ComputedPlan | BatchesPlan | StreamedPlan | TurnPlan) or begun.place.ahead:
         return None
     if (make := backend.plain(begun.seed, plan.place)) is None:
         return None
+    is_stream = isinstance(plan, TurnPlan)
     counts, later, clock = accounts.counts, dispatcher.later, time.perf_counter
 
     def next_batch(asked: float) -> Any:
         indices = plan.upcoming()
         if indices is None or later:
             return NOT_PLAIN
-        batch = make(indices)
+        batch: Any = make(indices)
         if batch is NOT_PLAIN:
             return batch
-        samples = len(indices)
+        samples, state = len(indices), None
+        if is_stream:
+            batch, samples, state = batch
         counts.delivered += samples
         counts.batches += 1
         accounts.clean += samples
         waits = ledger.epoch
         waits.until = now = clock()
         waits.waited += now - asked
-        progress.received(plan.advance())
+        if state is None:
+            progress.received(plan.advance())
+        else:
+            progress.stands(state)
         return batch
 
     return next_batch

@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-VERSION = 4
-LANES = 16
-"""Generators that are seeded at a time."""
+VERSION = 5
 
 LARGE = 2 << 20
 LARGE_HERE = 16 << 20
@@ -34,14 +32,12 @@ class Functions(NamedTuple):
         lookup: `(to, source, points, tables)` replaces each byte of an image of `points` pixels, with three interleaved
             channels, by its number in the channel's table of 256 float32, and writes one plane for each channel.
         walk: `(points, count, n, width, height, keys, rounds)` replaces each point by its image in a permutation.
-        twisters: `(to, keys)` writes the words of `LANES` generators of Python, seeded with `LANES` keys of 64 bits.
     """
 
     stack: Callable[[int, Sequence[int], int], None]
     planes: Callable[[int, int, int], None]
     lookup: Callable[[int, int, int, int], None]
     walk: Callable[[int, int, int, int, int, int, int], None]
-    twisters: Callable[[int, Sequence[int]], None]
 
 
 def _loaded() -> tuple[Functions | None, str]:
@@ -64,18 +60,12 @@ def _loaded() -> tuple[Functions | None, str]:
     planes.argtypes, planes.restype = [address, address, size], None
     lookup.argtypes, lookup.restype = [address, address, size, address], None
     walk.argtypes, walk.restype = [address, size, number, number, number, address, size], None
-    twisters = library.stoker_twisters
-    twisters.argtypes, twisters.restype = [address, address], None
-    Keys = number * LANES
 
     def stacked(to: int, sources: Sequence[int], size: int) -> None:
         count = len(sources)
         stack(to, (address * count)(*sources), count, size)
 
-    def twisted(to: int, keys: Sequence[int]) -> None:
-        twisters(to, Keys(*keys))
-
-    return Functions(stacked, planes, lookup, walk, twisted), "compiled"
+    return Functions(stacked, planes, lookup, walk), "compiled"
 
 
 functions, why = _loaded()

@@ -22,7 +22,7 @@
 #endif
 
 /* Changes with the interface of any function below: `__init__.py` rejects a library of another version. */
-enum { VERSION = 4 };
+enum { VERSION = 5 };
 EXPORTED int stoker_version(void) { return VERSION; }
 
 /* Copies with non-temporal stores: lines that are written whole are not read first, and nothing is evicted.
@@ -146,41 +146,4 @@ EXPORTED void stoker_walk(uint64_t *points, size_t count, uint64_t n, uint64_t w
     pass(points, count, width, height, keys, rounds);
     for (size_t i = 0; i < count; i++)
         while (points[i] >= n) pass(points + i, 1, width, height, keys, rounds);
-}
-
-/* Writes the words of `LANES` Mersenne twisters, each seeded as `random.Random.seed` does with one of the keys, behind
-   the number of used words: all of them, so that the next draw makes the first numbers. One twister's seed is a chain
-   of 1,247 steps, so that eight and more at once take hardly longer than one. */
-enum { WORDS = 624, LANES = 16 };
-FOR_THE_PROCESSOR EXPORTED void stoker_twisters(uint32_t *restrict to, const uint64_t *restrict keys) {
-    uint32_t words[WORDS][LANES], key[2][LANES], before[LANES];
-    uint32_t seed = 19650218;
-    for (uint32_t i = 0; i < WORDS; i++) {
-        for (int lane = 0; lane < LANES; lane++) words[i][lane] = seed;
-        seed = (seed ^ seed >> 30) * 1812433253 + i + 1;
-    }
-    for (int lane = 0; lane < LANES; lane++) {
-        uint32_t high = (uint32_t)(keys[lane] >> 32);
-        key[0][lane] = (uint32_t)keys[lane], before[lane] = words[0][lane];
-        key[1][lane] = high ? high + 1 : key[0][lane]; /* without its upper half, a key has one word */
-    }
-    for (uint32_t step = 0, i = 1; step < WORDS; step++) {
-        for (int lane = 0; lane < LANES; lane++) {
-            uint32_t last = before[lane];
-            before[lane] = words[i][lane] = (words[i][lane] ^ (last ^ last >> 30) * 1664525) + key[step & 1][lane];
-        }
-        if (++i == WORDS) i = 1; /* the first word is that of the last then, which `before` has */
-    }
-    for (uint32_t step = 0, i = 2; step < WORDS - 1; step++) {
-        for (int lane = 0; lane < LANES; lane++) {
-            uint32_t last = before[lane];
-            before[lane] = words[i][lane] = (words[i][lane] ^ (last ^ last >> 30) * 1566083941) - i;
-        }
-        if (++i == WORDS) i = 1;
-    }
-    for (int lane = 0; lane < LANES; lane++) {
-        uint32_t *twister = to + lane * (WORDS + 1);
-        twister[0] = WORDS, twister[1] = 0x80000000;
-        for (int i = 1; i < WORDS; i++) twister[1 + i] = words[i][lane];
-    }
 }

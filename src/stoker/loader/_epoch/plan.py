@@ -469,6 +469,18 @@ class TurnPlan:
     def _at(self, turn: int) -> int:
         return self._active[turn % len(self._active)]
 
+    def upcoming(self) -> list[Any]:
+        """Returns no indices: see `StreamedPlan.upcoming`. A step of the only worker changes nothing."""
+        return []
+
+    def place(self) -> tuple[int, int]:
+        """Returns no place."""
+        return 0, 1
+
+    def advance(self) -> int:
+        """Returns the number of each step."""
+        return 0
+
     def answered(self, worker: int, ended: bool) -> None:
         self._to_do[worker] -= 1
         if ended and worker in self._active:

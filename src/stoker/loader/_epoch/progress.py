@@ -55,6 +55,7 @@ class Progress:
         self.numbers = numbers
         self._epoch: Epoch | None = None
         self._streams: dict[int, tuple[bytes, bool]] = {}
+        self._stands: dict[str, Any] | None = None  # a later state of the only stream, as it is in process
         self._since: dict[int, tuple[bytes, bool]] = {}  # what was read behind these
         self._ask: Callable[[], Callable[[bytes], bytes | None] | None] | None = None
         self._of = 0  # number of streams
@@ -150,6 +151,7 @@ class Progress:
 
     def streamed(self, worker: int, report: UnitReport, ended: bool) -> None:
         """Records that the user has received a batch of a worker's stream or its error, or that the stream ended."""
+        self._take_state()
         if report.stream_state is not None:  # None from a worker that died or could not open its stream
             self._streams[worker] = report.stream_state, ended
             self._since.pop(worker, None)
@@ -158,6 +160,18 @@ class Progress:
         if not ended:
             self._turn = worker + 1
             self._batches += 1
+
+    def stands(self, state: dict[str, Any]) -> None:
+        """Records that the user has received a batch of the only stream, which has this state behind it."""
+        self._stands = state
+        self._turn = 1
+        self._batches += 1
+
+    def _take_state(self) -> None:
+        state, self._stands = self._stands, None
+        if state is not None:
+            self._streams[0] = pickle.dumps(state, 5), False
+            self._since.pop(0, None)
 
     def finish(self) -> None:
         """Records that the user has received the whole epoch and its StopIteration."""
@@ -198,6 +212,7 @@ class Progress:
         return epoch.number, place if self._walk is None else self._walk.place_behind(place)
 
     def _stream(self, worker: int) -> Any:
+        self._take_state()
         before = None if self._begin.workers is None else self._begin.workers[worker]
         if worker in self._since:
             self._ask_stream(worker)

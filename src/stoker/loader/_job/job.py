@@ -222,8 +222,8 @@ class LoaderJob:
         """Returns a function that makes the batch of a list of indices; None if units of this epoch need more than
         that.
 
-        For a job without a worker, once its first units have shown the kind of samples and that they draw no random
-        numbers: a batch is then its collated samples. The function detects a change, leaves the fetched samples for
+        For a job without a worker, once its first units have shown the kind of samples and the generators that they
+        draw from: a batch is then its collated samples. The function detects a change, leaves the fetched samples for
         `run`, and returns `NOT_PLAIN`. `run` fetches only those that are missing.
 
         Args:
@@ -234,23 +234,28 @@ class LoaderJob:
         own = self._settings.own_collate and not isinstance(self._collate, collate.Compiled)
         if own and not self._settings.batched:
             convert = self._collate  # of each sample, which is no batch
-        if self._settings.iterable or seeds is None or rng is None or self._recycled is None:
+        if seeds is None or rng is None or self._recycled is None:
             return None
         if self.stopwatch is not None or self._user_transform is not None:
             return None
+        if self._settings.iterable:
+            return self._plain_stream()
         source = self._source
-        fetch, idle = source.fetch, seeds.idle()
+        fetch, plain = source.fetch, seeds.plain()
         is_settled = convert is not None if compiled is None else compiled.is_settled
         is_plain = self._gathered is None and not self._knows and is_settled
         if not is_plain or observer.current is not None:  # who measures each batch
             return None
         if compiled is not None and (fetch_all := source.fetch_all) is not None:
             return self._plain_whole(seed, place, fetch_all, compiled)
-        if fetch is None or idle is None:
+        if fetch is None or plain is None:
             return None
-        states, restores = [each.state for each, _ in idle], [each.restore for each, _ in idle]
-        owns, active = [state for _, state in idle], seeds.active
-        begin, dataset = [*zip(restores, owns, strict=True)], source.indexed
+        (idle, run), active = plain, seeds.active
+        known = len(active)
+        streams = [*(each for each, _ in idle), *active]
+        all_states, restores = [each.state for each in streams], [each.restore for each in streams]
+        states, owns = all_states[: len(idle)], [state for _, state in idle]
+        begin, dataset, key = [*zip(restores, owns, strict=False)], source.indexed, key_of_samples(seed)
         pending: Iterator[Any] = iter(())
         count = 0
 
@@ -258,6 +263,8 @@ class LoaderJob:
             """Returns the position of the current sample, at which a generator of `rng` is made. It is the last one
             here: from the next on, the generator is seeded for each.
             """
+            if run is not None:
+                return run.end()
             position, stride = place()
             at = position + stride * (count - operator.length_hint(pending) - 1)
             weak_rng.find_position = lambda: at  # type: ignore[attr-defined]
@@ -266,19 +273,22 @@ class LoaderJob:
             return at
 
         # A weak reference: `rng` keeps `begin_rng`
-        rng.key, rng.find_position, weak_rng = key_of_samples(seed), begin_rng, weakref.proxy(rng)
+        rng.key, rng.find_position, weak_rng = key, begin_rng, weakref.proxy(rng)
 
         @harmless
         def make(indices: list[Any]) -> Any:
             nonlocal pending, count
-            outside, trainers = current.rng, [*map(operator.call, states)]
+            outside, trainers = current.rng, [*map(operator.call, all_states)]
             pending, count = iter(indices), len(indices)
             samples: list[Any] = []
             current.rng = rng
             for restore, own in begin:
                 restore(own)
             try:
-                if dataset is None:
+                if run is not None:
+                    if run.take(key, *place(), map(fetch, indices), samples, count):
+                        raise StopIteration  # the dataset did
+                elif dataset is None:
                     samples.extend(map(fetch, pending))
                 else:
                     append = samples.append
@@ -295,9 +305,9 @@ class LoaderJob:
                     seeds.learn_moved([each for each, own in idle if each.state() != own])
                 for restore, trainer in zip(restores, trainers):  # noqa: B905 - `strict` costs as much as the rest
                     restore(trainer)
-                if active:
+                if len(active) > known:
                     seeds.put_back()
-            if active or rng.streams:
+            if len(active) > known or rng.streams or len(samples) < count:
                 source.has_fetched(samples)
                 return NOT_PLAIN
             if compiled is None:
@@ -336,6 +346,31 @@ class LoaderJob:
                 source.has_fetched_all(samples)
                 return NOT_PLAIN
             return batch
+
+        return make
+
+    def _plain_stream(self) -> PlainMaker | None:
+        """Returns the function of `plain` for a stream: it needs no indices, and returns the batch, the number of its
+        samples and the stream's state.
+        """
+        stream, seeds, rng, compiled = self._stream, cast("SampleSeeding", self._seeding), self._rng, self._compiled
+        if stream is None or compiled is None or not compiled.is_settled or self._knows or observer.current is not None:
+            return None
+        many = self._settings.batch_size or 1
+
+        def make(_indices: list[Any]) -> Any:
+            samples: list[Any] = []
+            outside, current.rng = current.rng, rng
+            try:
+                if not stream.plain(seeds, samples, many):
+                    return NOT_PLAIN
+            finally:
+                current.rng = outside
+            batch = self._settled(compiled, samples)
+            if batch is None:
+                stream.leave(samples)
+                return NOT_PLAIN
+            return batch, many, stream.plain_state()
 
         return make
 

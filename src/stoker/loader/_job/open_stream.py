@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker._core.worker_info import current
@@ -75,6 +75,7 @@ class OpenStream:
         finally:
             current.reading.on_read_again, current.reading.on_read_from = None, outside
         self.seed = seed if whole else own
+        self._into: tuple[Sequence[Any], int] = (), 0  # samples that `several` is reading, and those before them
         self._pull: Callable[[], Item | None] = functools.partial(next, self._source, None)
         with seeds.undisturbed(self.seed):
             while self.position < again:
@@ -123,9 +124,31 @@ class OpenStream:
         finally:
             self.position += not ended
 
+    def several(self, seeds: SampleSeeding, samples: list[Any], most: int) -> bool | None:
+        """Appends samples as calls of `next` would return them, without their positions: at most `most`, and fewer
+        where the next one needs more.
+
+        Returns:
+            Whether the stream has ended; None if nothing was read, because `next` has to be called.
+        """
+        if type(self._source) is not Numbered:
+            return None
+        before = len(samples)
+        self._into = samples, before
+        take = functools.partial(seeds.several, self.seed, self.position, self._drawn)
+        try:
+            return self._source.several(take, samples, most)
+        except BaseException:
+            self.position += 1
+            raise
+        finally:
+            self._into = (), 0
+            self.position += len(samples) - before
+
     def again(self, seeds: SampleSeeding) -> None:
         """Seeds the generators within `next` as if nothing had been drawn."""
-        seeds.again(self.seed, self.position)
+        samples, before = self._into
+        seeds.again(self.seed, self.position + len(samples) - before)
 
     def read_from(self, seeds: SampleSeeding, position: int) -> None:
         """Seeds the generators within `next` as at that position."""

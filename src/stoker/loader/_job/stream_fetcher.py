@@ -1,4 +1,7 @@
-"""Reads a unit's samples from a worker's stream, and resumes the stream of another worker."""
+"""Reads a unit's samples from a worker's stream, and resumes the stream of another worker.
+
+The file is long because the ways to read and to resume a stream share its position, and the record of its state.
+"""
 
 from __future__ import annotations
 
@@ -100,6 +103,7 @@ class StreamFetcher:
         self._snapshots = Snapshots(settings.snapshot_every, when_asked=not settings.capabilities.has_workers)
         self._unit_began = 0.0
         self._may_wait = False  # whether a state does as well behind which samples are read again
+        self._left: tuple[list[Any], Exception | None] = [], None  # `plain` has read them, for the next unit
 
     def samples(self, work: Work, seeds: SampleSeeding, keep: RowSink | None = None) -> list[Any]:
         """Returns the samples of the next batch. `keep` gets each sample and its place, and returns its substitute.
@@ -134,18 +138,24 @@ class StreamFetcher:
         """Within the block, a sample of a stream that must first be resumed draws the same numbers as in its turn; an
         exhausted generator is distinguished from a stream read to its end; and samples read again must be the same.
         """
-        current.reading.on_resumed = lambda: None if self._stream is None else self._stream.again(seeds)
-        current.reading.on_other_samples, current.reading.leaves_out = self._others, self._error_policy.is_lenient
-        current.reading.position, current.reading.draws = lambda: seeds.position, lambda: seeds.draws
-        current.reading.on_read_from = lambda at: None if self._stream is None else self._stream.read_from(seeds, at)
+        self._answer(seeds)
         try:
             yield
         finally:
-            current.reading.on_resumed = current.reading.on_other_samples = current.reading.position = (
-                current.reading.on_read_from
-            ) = None
-            current.reading.draws, current.reading.leaves_out = None, False
-            self._draws = seeds.draws
+            self._answer_no_more(seeds)
+
+    def _answer(self, seeds: SampleSeeding) -> None:
+        reading = current.reading
+        reading.on_resumed = lambda: None if self._stream is None else self._stream.again(seeds)
+        reading.on_other_samples, reading.leaves_out = self._others, self._error_policy.is_lenient
+        reading.position, reading.draws = lambda: seeds.position, lambda: seeds.draws
+        reading.on_read_from = lambda at: None if self._stream is None else self._stream.read_from(seeds, at)
+
+    def _answer_no_more(self, seeds: SampleSeeding) -> None:
+        reading = current.reading
+        reading.on_resumed = reading.on_other_samples = reading.position = reading.on_read_from = None
+        reading.draws, reading.leaves_out = None, False
+        self._draws = seeds.draws
 
     def _left_at_its_end(self, state: bytes) -> bool:
         """Returns whether the replaced worker had reached the end of its stream."""
@@ -154,24 +164,36 @@ class StreamFetcher:
 
     def _read(self, seeds: SampleSeeding, wanted: int, keep: RowSink | None) -> tuple[list[Any], int]:
         """Returns the requested number of samples, or fewer at the end, and the number of samples left out."""
-        samples: list[Any] = []
-        self.positions = []
-        left_out = read = in_a_row = 0
+        (samples, error), self._left = self._left, ([], None)
+        self.positions, read = [*range(self.first, self.first + len(samples))], len(samples)
+        if keep is not None:
+            samples = [keep(place, sample) for place, sample in enumerate(samples)]
+        left_out = in_a_row = 0
+        several = keep is None and self._is_plain
         while len(samples) + left_out < wanted:
             self._mark[PLACE] = read
             self.read = read + 1
             if self._error_policy.knows_any:
                 self._raise_known(read)
             try:
+                if error is not None:
+                    met, error = error, None
+                    raise met
+                if several and self._several(seeds, samples, wanted - left_out):
+                    read, in_a_row = len(samples) + left_out, 0
+                    continue
                 sample = self._next_sample(seeds)
             except StreamLostError:  # at the sample before, but raised only now
                 self.read = read
                 if self._error_policy.has_met(read - 1):
                     self._error_policy.gave_up(read - 1)
                 raise
-            except Exception as error:
+            except Exception as met:
+                if several:
+                    read = len(samples) + left_out
+                    self._mark[PLACE], self.read = read, read + 1
                 self.first = self.first if read else self._at
-                decision = self._error_policy.decide(read, None, self._at, error)
+                decision = self._error_policy.decide(read, None, self._at, met)
                 if decision == "raise":
                     raise
                 left_out += decision == "skip"
@@ -180,8 +202,8 @@ class StreamFetcher:
                 if in_a_row > max(PATIENCE, wanted):
                     raise ErrorBudgetError(
                         f"the stream raised {in_a_row} times in a row, while each of its samples was to replace the "
-                        f"one before: {type(error).__name__}: {safe_str(error)}. Is all of it out of reach?"
-                    ) from error
+                        f"one before: {type(met).__name__}: {safe_str(met)}. Is all of it out of reach?"
+                    ) from met
             else:
                 if sample is _END:
                     break
@@ -197,6 +219,68 @@ class StreamFetcher:
         left_out += self._error_policy.not_replaced(wanted - len(samples) - left_out)
         self._error_policy.replaced_by(len(samples))
         return samples, left_out
+
+    def plain(self, seeds: SampleSeeding, samples: list[Any], wanted: int) -> bool:
+        """Reads the samples of a batch where they need no more than seeds. Otherwise it returns False, and the next
+        unit begins with those that it has read.
+        """
+        if not (self._begun and self._is_plain):
+            return False
+        going_on, error = True, None
+        self.positions = []
+        self._answer(seeds)
+        try:
+            restore = seeds.allow(self.seed)
+            try:
+                while going_on and len(samples) < wanted:
+                    self.read = len(samples) + 1
+                    going_on = self._several(seeds, samples, wanted)
+            except Exception as met:
+                error = met
+            finally:
+                seeds.refuse(restore)
+        finally:
+            self._answer_no_more(seeds)
+        if len(samples) < wanted or current.reading.keeps_own:
+            self.leave(samples, error)
+            return False
+        return True
+
+    def leave(self, samples: list[Any], error: Exception | None = None) -> None:
+        """Leaves the samples that `plain` has read, and the error behind them, to the next unit."""
+        self._left = samples, error
+
+    def plain_state(self) -> State:
+        """Returns what `state` has pickled, behind a batch of `plain`."""
+        assert self._stream is not None
+        return {"run": self._run, **self._stream.state_dict()}
+
+    @property
+    def _is_plain(self) -> bool:
+        """Returns whether samples need no more than seeds: none is shared out, kept, compared, timed or replaced."""
+        if self._settings.capabilities.has_workers or self._settings.timed or self._parts is not None:
+            return False
+        if self._error_policy.is_lenient or self._error_policy.knows_any or self._first_samples.are_own:
+            return False
+        return not (self._snapshots.are_few or current.reading.keeps_own or self._stream is None or self._ended)
+
+    def _several(self, seeds: SampleSeeding, samples: list[Any], wanted: int) -> bool:
+        """Reads several samples in compiled code; returns False if the next one has to be read alone."""
+        stream, before = self._stream, len(samples)
+        assert stream is not None
+        begin = self._at = stream.position
+        self.first = self.first if self.read > 1 else begin
+        try:
+            ended = stream.several(seeds, samples, wanted - before)
+        finally:
+            done = len(samples) - before
+            self._at = begin + done
+            self.positions.extend(range(begin, begin + done))
+        if ended is None:
+            return False
+        self._at -= not ended
+        self._ended = ended
+        return not ended
 
     def _raise_known(self, place: int) -> None:
         """Raises the fault of a sample that ends its workers. The stream cannot skip it, so the stream ends."""

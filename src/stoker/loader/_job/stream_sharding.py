@@ -16,7 +16,7 @@ from stoker._core.worker_info import current
 from stoker.datasets.chain import ChainDataset
 from stoker.datasets.combining import shard_of, shards_of
 from stoker.datasets.declared import declared_by_all, undeclared
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets.stream import Counted, State, Stream, StreamIterator, Taker, resume
 from stoker.datasets.worker_share import OfWorker
 from stoker.errors import ShardingError, StateMismatchError
 from stoker.loader._job.stream_guesses import FirstSamples
@@ -62,6 +62,19 @@ class Numbered(StreamIterator[tuple[int, Any]]):
         except StopIteration:
             self.position -= 1
             raise
+
+    def several(self, take: Taker, samples: list[Any], most: int) -> bool | None:
+        """Reads samples as `Counted.several` does; they have no positions beside them."""
+        if type(self._stream) is not Counted:
+            return None
+        before = len(samples)
+        try:
+            return self._stream.several(take, samples, most)
+        except BaseException:
+            self.position += 1
+            raise
+        finally:
+            self.position += len(samples) - before
 
     def state_dict(self) -> State:
         return {"position": self.position, "stream": self._stream.state_dict()}

@@ -7,6 +7,7 @@ some 65,000 samples would share their numbers. Both are Mersenne twisters, whose
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
 from collections.abc import Callable
@@ -16,8 +17,17 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from stoker._core import native
-from stoker.loader._random.mersenne_twister import WORDS, TorchTwister, memory_at, seen_in, words_of
+from stoker._core.native import seeding
+from stoker.loader._random.mersenne_twister import (
+    WORDS,
+    InC,
+    SeedsAhead,
+    TorchTwister,
+    memory_at,
+    place_of_held_back,
+    seen_in,
+    words_of,
+)
 
 GLOBALS = ("Python", "NumPy", "torch")
 """Libraries whose global generators are known."""
@@ -69,6 +79,8 @@ class RandomState(Protocol):
 
     def drawn(self) -> bool: ...
 
+    def in_c(self) -> InC | None: ...
+
 
 def salt_of(state: object) -> int:
     """Returns a salt from a generator's state, so that generators with different initial seeds stay different."""
@@ -101,7 +113,7 @@ class PythonState:
         if self._is_twister:
             self._seed = super(own, generator).seed  # skips Python's check of the seed's type
         self._seeded: Any = None
-        self._ahead = None if self._memory is None or native.functions is None else SeedsAhead(native.functions)
+        self._ahead = SeedsAhead() if self._memory is not None and seeding.is_there else None
 
     def state(self) -> Any:
         if self._memory is None:
@@ -133,32 +145,12 @@ class PythonState:
     def drawn(self) -> bool:
         return bool((self.state() if self._head is None else self._head.tobytes()) != self._seeded)
 
-
-class SeedsAhead:
-    """The words of a Python generator, seeded for positions that ascend one by one: made for several at a time.
-
-    Args:
-        functions: the compiled part.
-    """
-
-    def __init__(self, functions: native.Functions) -> None:
-        self._functions = functions
-        self._rows: list[memoryview] = []
-        self._key, self._first, self._until = -1, 0, 0  # the rows are for these positions under this key
-
-    def words(self, key: int, position: int, salt: int) -> memoryview | None:
-        """Returns the words for a position; None if the position before was another's, and one seed is less work."""
-        if key != self._key or not self._first <= position < self._until:
-            if key != self._key or position != self._until:
-                self._key, self._first, self._until = key, position + 1, position + 1
-                return None
-            if not self._rows:
-                self._memory = np.empty((native.LANES, WORDS + 1), np.uint32)
-                self._rows = [row.data.cast("B") for row in self._memory]
-            self._first, self._until = position, position + native.LANES
-            keys = [step(key, position) ^ salt for position in range(self._first, self._until)]
-            self._functions.twisters(self._memory.ctypes.data, keys)
-        return self._rows[position - self._first]
+    def in_c(self) -> InC | None:
+        """Returns what compiled code needs to seed this generator and to look at it; None if it cannot."""
+        if self._memory is None or self._head is None:
+            return None
+        rows = np.empty((seeding.ROWS, WORDS + 1), np.uint32)
+        return InC(seeding.PYTHON, self.salt, (self._head,), self._memory, self._generator, rows)
 
 
 class LegacyState:
@@ -181,12 +173,17 @@ class LegacyState:
         # A word and the number of used words: 624 draws change the word, and seed() too
         self._tail = self._memory[WORDS - 1 :]
         self._held_back: float | None = public["gauss"] if public["has_gauss"] else None
+        at = place_of_held_back() if self._direct and type(generator) is np.random.RandomState else None
+        self._holds_back = None if at is None else memory_at(id(generator) + at, ctypes.c_int32, 1)
+        self._second = None if at is None else memory_at(id(generator) + at + 8, ctypes.c_double, 1)
         self._seen = self._seeded = self._read()
         self._seeded_tail = self._tail.tobytes()
         self.salt = salt_of(self.state()) if salt is None else salt
 
     def state(self) -> tuple[bytes, float | None]:
         seen = self._read()
+        if self._holds_back is not None and self._second is not None:
+            return seen, float(self._second[0]) if self._holds_back[0] else None
         if seen != self._seen or self._held_back is not None:
             public = self._public()
             self._seen, self._held_back = seen, public["gauss"] if public["has_gauss"] else None
@@ -198,6 +195,9 @@ class LegacyState:
 
     def restore(self, state: tuple[bytes, float | None]) -> None:
         if not self.is_of(self._generator):
+            return
+        if self._holds_back is not None and self._second is not None:
+            self._bytes[:], self._holds_back[0], self._second[0] = state[0], state[1] is not None, state[1] or 0.0
             return
         present = self._read()
         if present != self._seeded and (present != self._seen or self._held_back is not None):
@@ -224,6 +224,13 @@ class LegacyState:
         if not self._direct:
             self._read()
         return self._tail.tobytes() != self._seeded_tail
+
+    def in_c(self) -> InC | None:
+        """Returns what compiled code needs to seed this generator and to look at it; None if it cannot."""
+        if self._holds_back is None or not self.is_of(self._generator):
+            return None
+        rows = np.empty((seeding.ROWS, WORDS + 1), np.uint32)
+        return InC(seeding.NUMPY, self.salt, (self._tail,), self._memory, self._generator, rows, self._holds_back)
 
     def _read(self) -> bytes:
         if not self._direct:
@@ -273,6 +280,9 @@ class NumpyState:
 
     def drawn(self) -> bool:
         return self.state() != self._seeded
+
+    def in_c(self) -> None:
+        """Compiled code cannot seed it."""
 
 
 def _comparable(state: dict[str, Any]) -> dict[str, Any]:
@@ -324,7 +334,7 @@ class TorchState:
     def seed(self, key: int) -> None:
         key ^= self.salt
         if self._direct:
-            np.multiply(_TABLE, np.uint64(key), out=self._words)
+            np.multiply(TABLE, np.uint64(key), out=self._words)
             np.right_shift(self._words, _HALF, out=self._words)
             self._generator.set_state(self._template)
         else:
@@ -333,6 +343,17 @@ class TorchState:
 
     def drawn(self) -> bool:
         return bool((self._public() if self._twister is None else self._twister.glance()) != self._seeded)
+
+    def in_c(self) -> InC | None:
+        """Returns what compiled code needs to seed this generator and to look at it; None if it cannot."""
+        if self._twister is None or not self._direct:
+            return None
+        import torch
+
+        rows = np.tile(self._template.numpy(), (seeding.LANES, 1))
+        states = [torch.from_numpy(row) for row in rows]  # views of one tensor have an offset, which torch ignores here
+        set_state = self._generator.set_state  # under torch's lock
+        return InC(seeding.TORCH, self.salt, self._twister.places, None, set_state, rows, states=states)
 
     def _public(self) -> bytes:
         return bytes(self._generator.get_state().numpy())
@@ -348,7 +369,7 @@ def _tensor_of(state: bytes) -> Any:
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)
 
 
-_TABLE = np.array([mix(WORDS, lane) for lane in range(WORDS)], np.uint64)
+TABLE = np.array([mix(WORDS, lane) for lane in range(WORDS)], np.uint64)
 _HALF = np.uint64(32)
 
 

@@ -12,9 +12,11 @@ import functools
 import os
 import random
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from stoker._core.native import seeding
 
 WORDS = 624
 
@@ -55,6 +57,33 @@ def _lie_in_objects() -> bool:
 _lie_in_objects()  # once here, instead of once in each worker
 
 
+@functools.cache
+def place_of_held_back() -> int | None:
+    """Returns the offset in a `np.random.RandomState` of whether it holds back the second number of a normal pair (4
+    bytes); the number lies 8 bytes behind. None if the layout is another one.
+    """
+    trial = np.random.RandomState(1)
+    content = memory_at(id(trial), ctypes.c_uint8, type(trial).__basicsize__)
+
+    def public() -> tuple[int, float]:
+        state: Any = trial.get_state(legacy=False)
+        return state["has_gauss"], state["gauss"]
+
+    trial.standard_normal()
+    at = content.tobytes().find(np.float64(public()[1]).tobytes()) - 8
+    if sys.implementation.name != "cpython" or at < object.__basicsize__:
+        return None
+    flag, number = memory_at(id(trial) + at, ctypes.c_int32, 1), memory_at(id(trial) + at + 8, ctypes.c_double, 1)
+    for _ in range(3):
+        if (flag[0], number[0]) != public():
+            return None
+        trial.standard_normal()
+    flag[0], number[0] = 1, 2.5
+    known = public() == (1, 2.5)
+    flag[0] = 0
+    return at if known and public()[0] == 0 else None
+
+
 class TorchTwister:
     """The twister of a CPU `torch.Generator`, read to see whether it has changed. It is never written, because torch
     draws under a lock that is not accessible from Python, also in the user's threads.
@@ -89,6 +118,11 @@ class TorchTwister:
         """
         held_back, head = self._held_back.tobytes(), self._head.tobytes()
         return head, self._words_from_next.tobytes(), _held(held_back[:5], held_back[8:])
+
+    @property
+    def places(self) -> tuple[Memory, Memory]:
+        """Returns the memory of `glance`."""
+        return self._head, self._start
 
     def glance(self) -> tuple[bytes, bytes]:
         """Returns the part that shows whether the generator was drawn from, or seeded, since it was seeded."""
@@ -144,3 +178,42 @@ def offset_in_torchs() -> int | None:
         return offset if twister.read() == seen_in(public.tobytes()) != seen_in(fresh) else None
     except Exception:  # an unknown version of torch: the public calls are used
         return None
+
+
+class InC(NamedTuple):
+    """A generator for `seeding.c`: `seeding.Generator` has these fields, as addresses.
+
+    Attributes:
+        looked_at: memory that shows whether a number was drawn.
+        states: torch's: a tensor over each row.
+    """
+
+    kind: int
+    salt: int
+    looked_at: tuple[Memory, ...]
+    memory: Memory | None
+    object: Any
+    rows: Memory
+    holds_back: Memory | None = None
+    states: list[Any] | None = None
+
+
+class SeedsAhead:
+    """The words of a Python generator, seeded for positions that ascend one by one: made for several at a time."""
+
+    def __init__(self) -> None:
+        self._rows: list[memoryview] = []
+        self._key, self._first, self._until = -1, 0, 0  # the rows are for these positions under this key
+
+    def words(self, key: int, position: int, salt: int) -> memoryview | None:
+        """Returns the words for a position; None if the position before was another's, and one seed is less work."""
+        if key != self._key or not self._first <= position < self._until:
+            if key != self._key or position != self._until:
+                self._key, self._first, self._until = key, position + 1, position + 1
+                return None
+            if not self._rows:
+                self._memory = np.empty((seeding.ROWS, WORDS + 1), np.uint32)
+                self._rows = [row.data.cast("B") for row in self._memory[: seeding.LANES]]
+            self._first, self._until = position, position + seeding.LANES
+            seeding.write_rows(seeding.PYTHON, self._memory.ctypes.data, key, position, salt)
+        return self._rows[position - self._first]

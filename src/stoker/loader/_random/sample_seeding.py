@@ -47,6 +47,7 @@ from stoker.loader._random.generators import (
     torch_unused,
 )
 from stoker.loader._random.sample_rng import SampleRNG
+from stoker.loader._random.seeded_run import SeededRun
 from stoker.loader._random.thread_generators import Bystanders
 
 Seeding = Literal["auto", "sample", "worker"]
@@ -152,22 +153,29 @@ class SampleSeeding:
         self._to_put_back: list[tuple[RandomState, Any]] = []
         self._drawn: dict[str, int] = {}  # of the current stream
         self._waiting_for: int | None = None  # key for which the waiting generators are seeded at position 0
-        self._first_states: tuple[int, dict[RandomState, Any]] | None = None  # of a key, as long as no other is seeded
+        self._first_states: tuple[int, dict[RandomState, Any]] | None = None  # of a key, as long as they wait
+        self._waits: tuple[int, dict[str, int], int] | None = None  # key, draws and position of the latest `_wait`
         self._waiting_until = math.inf  # the last position for which they wait
         self._waiting: list[tuple[str, RandomState]] = []
         self._at = 0
         self._others: list[RandomState] = []
         self._twisters: list[PythonState] = []  # of the others, those of Python
+        self._runs: dict[tuple[int, ...], SeededRun | None] = {}  # by the generators that are seeded, and watched
+        self._running: SeededRun | None = None
 
-    def idle(self) -> list[tuple[RandomState, Any]] | None:
-        """Returns the generators to watch when samples need no seeds, and the states that they have in samples; None
-        while samples are seeded, or may be.
+    def plain(self) -> tuple[list[tuple[RandomState, Any]], SeededRun | None] | None:
+        """Returns the generators to watch and the states that they have in samples, and what seeds those that samples
+        draw from, None if there are none; None while samples need more.
         """
-        if self._probes > 0 or self._active or self._rng.streams or self._bystanders or self._torch_is_new():
+        if self._probes > 0 or self._rng.streams or self._bystanders or self._torch_is_new():
             return None
         if self._parts is not None or (self._idle and self._idle_states is None):
             return None
-        return [*(self._idle_states or ())]
+        run = self._run_of(self._active, []) if self._active else None
+        if self._active and (run is None or self._rest):
+            return None
+        self._rng.beside = self._active
+        return [*(self._idle_states or ())], run
 
     @property
     def active(self) -> list[RandomState]:
@@ -393,13 +401,55 @@ class SampleSeeding:
             for whose, stream in self._waiting:  # as `_note_what_was_drawn_from`, without a call for each sample
                 if stream.drawn():
                     drawn[whose] = position
-                    self._waiting_for = None
+                    self._waiting_for = self._waits = None
+
+    def several(
+        self, seed: int, position: int, drawn: dict[str, int], iterator: Iterator[T], samples: list[T], most: int
+    ) -> bool | None:
+        """Appends samples of a stream as calls of `one` would return them, `next` of `iterator` being the call: at most
+        `most`, and fewer if one needs more than seeds, as the first draw from a generator does.
+
+        Returns:
+            Whether the iterator has ended; None if nothing was done, because `one` has to be called.
+        """
+        if seed != self._epoch or not self._knows_torch:
+            self._begin(seed, _SAMPLE)
+        if self._rng.streams or self._bystanders or not self._knows_torch:
+            return None
+        key = _key(seed, _SAMPLE)
+        if drawn is not self._drawn or key != self._waiting_for or position > self._waiting_until:
+            self._drawn = drawn
+            self._wait(key, position)
+        seeded, watched = [*self._twisters, *self._others], [stream for _, stream in self._waiting]
+        if (run := self._run_of(seeded, watched)) is None:
+            return None
+        before, self._running = len(samples), run
+        most = int(min(most, self._waiting_until - position + 1))
+        try:
+            ended = run.take(key, position, 1, iterator, samples, most)
+        except BaseException:
+            self._at = position + len(samples) - before
+            self._note_what_was_drawn_from(self._at)
+            self._waiting_for = None  # an error callback may draw as well
+            raise
+        finally:
+            self._running = None
+        self._at = position + len(samples) - before - (not ended)
+        if run.has_moved:
+            self._note_what_was_drawn_from(self._at)
+        return ended
+
+    def _run_of(self, seeded: list[RandomState], watched: list[RandomState]) -> SeededRun | None:
+        name = (len(seeded), *map(id, seeded), *map(id, watched))
+        if name not in self._runs:
+            self._runs[name] = SeededRun.of(seeded, watched)
+        return self._runs[name]
 
     def _note_what_was_drawn_from(self, position: int) -> None:
         for whose, stream in self._waiting:
             if stream.drawn():
                 self._drawn[whose] = position
-                self._waiting_for = None
+                self._waiting_for = self._waits = None
 
     def next_one(self, seed: int, position: int) -> None:
         """Ends the current sample within a call of `one`, and begins another, as two calls would."""
@@ -408,8 +458,8 @@ class SampleSeeding:
 
     @property
     def position(self) -> int:
-        """Returns the position of the current sample, within a call of `one`."""
-        return self._at
+        """Returns the position of the current sample, within a call of `one` or `several`."""
+        return self._at if self._running is None else self._running.end()  # who asks may seed generators
 
     @property
     def draws(self) -> bool:
@@ -418,11 +468,13 @@ class SampleSeeding:
 
     def are_at(self, seed: int, position: int) -> bool:
         """Returns whether the current call of `one` is for that sample."""
-        return position == self._at and self._rng.key == _key(seed, _SAMPLE)
+        return position == self.position and self._rng.key == _key(seed, _SAMPLE)
 
     def again(self, seed: int, position: int) -> None:
         """Seeds the generators for another sample, for the rest of a call of `one`."""
-        key, self._at = _key(seed, _SAMPLE), position
+        if self._running is not None:
+            self._running.end()
+        key, self._at, self._running = _key(seed, _SAMPLE), position, None
         self._wait(key, position)
         self._seed_others(key, position)
 
@@ -450,17 +502,28 @@ class SampleSeeding:
 
     @contextmanager
     def undisturbed(self, seed: int) -> Iterator[None]:
-        """Allows calls of `one` within the block, and restores states once, at its end."""
+        """Allows calls of `one` and `several` within the block, and restores states once, at its end."""
+        restore = self.allow(seed)
+        try:
+            yield
+        finally:
+            self.refuse(restore)
+
+    def allow(self, seed: int) -> bool:
+        """Allows calls of `one` and `several` until `refuse`, which restores states and gets the result."""
         self._begin(seed, _SAMPLE)
-        restore = self._restore
-        with self._borrowed(self._all()):
-            self._restore, self._streams = False, True
-            if restore or any(stream.drawn() for _, stream in self._waiting):  # drawn between two calls
-                self._waiting_for = None
-            try:
-                yield
-            finally:
-                self._restore, self._streams = restore, False
+        if restore := self._restore:
+            self._to_put_back = [(stream, stream.state()) for stream in self._all()]
+        self._restore, self._streams = False, True
+        if restore or any(stream.drawn() for _, stream in self._waiting):  # drawn between two calls
+            self._waiting_for = None
+        return restore
+
+    def refuse(self, restore: bool) -> None:
+        """Ends what `allow` has begun."""
+        self._restore, self._streams = restore, False
+        if restore:
+            self.put_back()
 
     def _once(self, purpose: int, seed: int, position: int, call: Callable[[], T]) -> T:
         key = self._begin(seed, purpose)
@@ -469,6 +532,13 @@ class SampleSeeding:
             return call()
 
     def _wait(self, key: int, position: int) -> None:
+        waits, first = self._waits, self._first_states
+        is_as_before = waits is not None and waits[0] == key and waits[1] is self._drawn
+        if waits is not None and first is not None and is_as_before and waits[2] <= position <= self._waiting_until:
+            for stream, state in first[1].items():
+                stream.restore(state)
+            self._waiting_for = key
+            return
         if self._always:
             self._drawn.update(dict.fromkeys(self._globals, -1))
         self._waiting = [
@@ -480,19 +550,18 @@ class SampleSeeding:
         self._twisters = [stream for stream in others if isinstance(stream, PythonState)]
         self._others = [stream for stream in others if not isinstance(stream, PythonState)]
         me = weakref.ref(self)
-        self._rng.key, self._rng.find_position = key, lambda: 0 if (seeding := me()) is None else seeding._at
+        self._rng.key, self._rng.find_position = key, lambda: 0 if (seeding := me()) is None else seeding.position
         self._waiting_for, self._idle_states = key, None
+        self._waits = key, self._drawn, position
         if self._first_states is not None and self._first_states[0] == key and [*self._first_states[1]] == waiting:
             for stream, state in self._first_states[1].items():
                 stream.restore(state)
             return
-        first = step(key, 0)
         for stream in waiting:
-            stream.seed(first)
+            stream.seed(step(key, 0))
         self._first_states = (key, {stream: stream.state() for stream in waiting})
 
     def _seed_others(self, key: int, position: int) -> None:
-        self._first_states = None
         for twister in self._twisters:
             twister.seed_at(key, position)
         if self._others or self._rng.streams:
@@ -512,7 +581,8 @@ class SampleSeeding:
         """Finds the present generators; those found before keep their streams."""
         self._knows_torch = loaded_torch() is not None
         before, self._found = self._found, {}
-        self._waiting_for = None
+        self._waiting_for = self._waits = None
+        self._runs.clear()
         generators, self._held = self._held, None
         generators = find_generators(self._dataset) if generators is None else generators
         self._parts, self._in_parts, self._touched = None, [], ()
@@ -575,7 +645,7 @@ class SampleSeeding:
 
     def _seed_all(self, key: int, position: int, purpose: int) -> None:
         self._rng.key, self._rng.find_position = key, lambda: position
-        self._idle_states = self._waiting_for = self._first_states = None
+        self._idle_states = self._waiting_for = self._waits = self._first_states = None
         self._rng.beside = self._all(purpose)
         self._rng.again()
 

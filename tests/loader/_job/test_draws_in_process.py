@@ -1,0 +1,294 @@
+"""Batches in process on the short path and off it: samples, states, errors and random numbers are the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stoker
+from stoker._core.native import seeding
+from stoker.loader._random import sample_seeding
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* cannot say where it stands")
+
+DRAWS: list[Callable[[], Any]] = [
+    lambda: 0.0,
+    random.random,
+    lambda: random.gauss(0, 1),
+    lambda: float(np.random.rand()),
+    lambda: float(np.random.standard_normal()),
+    lambda: float(torch.rand(1)),
+    lambda: float(torch.randn(1)),
+    lambda: stoker.sample_rng().random_generator.random(),
+    lambda: float(stoker.sample_rng().numpy_generator.random()),
+]
+
+
+class Drawing(stoker.IterableDataset[Any]):
+    """Sample n is (n, the numbers of its draws)."""
+
+    def __init__(self, draws: dict[int, list[int]], length: int, fails: frozenset[int] = frozenset()) -> None:
+        self.draws, self.length, self.fails = draws, length, fails
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Reading(self)
+
+
+class _Reading(Iterator[Any]):
+    """Goes on behind an error."""
+
+    def __init__(self, dataset: Drawing) -> None:
+        self.dataset, self.number = dataset, -1
+
+    def __next__(self) -> Any:
+        self.number += 1
+        if self.number >= self.dataset.length:
+            raise StopIteration
+        drawn = sum(DRAWS[draw]() for draw in self.dataset.draws.get(self.number, []))
+        if self.number in self.dataset.fails:
+            raise stoker.SkipSample if self.number % 2 else ValueError(f"sample {self.number}")
+        return self.number, drawn
+
+
+def read(loader: Any, epochs: int = 2, most: int = 10**9) -> list[Any]:
+    """All batches and errors, as values; the training loop draws between them."""
+    seen: list[Any] = []
+    for _ in range(epochs):
+        iterator = iter(loader)
+        while True:
+            try:
+                seen.append([column.tolist() for column in next(iterator)])
+            except StopIteration:
+                break
+            except (ValueError, RuntimeError) as error:
+                seen.append(str(error))
+            seen.append([random.random(), float(np.random.standard_normal()), float(torch.randn(1))])
+            if len(seen) >= most:
+                return seen
+    return seen
+
+
+def seeded() -> None:
+    random.seed(3)
+    np.random.seed(4)
+    torch.manual_seed(5)
+
+
+streams = st.builds(
+    Drawing,
+    st.dictionaries(st.integers(0, 120), st.lists(st.integers(0, len(DRAWS) - 1), max_size=2), max_size=8)
+    | st.integers(0, len(DRAWS) - 1).map(lambda draw: {n: [draw] for n in range(120)}),
+    st.integers(0, 120),
+    st.frozensets(st.integers(0, 120), max_size=2),
+)
+
+
+@settings(max_examples=40)
+@given(dataset=streams, batch_size=st.integers(1, 17), seeding_mode=st.sampled_from(["auto", "sample", "worker"]))
+def test_batches_are_those_of_the_full_path(dataset: Drawing, batch_size: int, seeding_mode: Any) -> None:
+    def loader() -> Any:
+        seeded()
+        return stoker.DataLoader(dataset, batch_size=batch_size, seed=7, seeding=seeding_mode)
+
+    quick = read(loader())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeding, "is_there", False)
+        assert read(loader()) == quick
+
+
+@settings(max_examples=30)
+@given(dataset=streams, batch_size=st.integers(1, 9), stop=st.integers(1, 40), again=st.booleans())
+def test_resumed_in_the_middle_of_an_epoch(dataset: Drawing, batch_size: int, stop: int, again: bool) -> None:
+    """With and without compiled code before and after the state."""
+    dataset.fails = frozenset()
+    loader = stoker.DataLoader(dataset, batch_size=batch_size, seed=7)
+    whole = [batch for batch in read(loader, epochs=1) if len(batch) == 2]
+    loader, given = stoker.DataLoader(dataset, batch_size=batch_size, seed=7), list[Any]()
+    for batch in loader:
+        given.append([column.tolist() for column in batch])
+        if len(given) == stop:
+            break
+    else:
+        return
+    state = loader.state_dict()
+    with pytest.MonkeyPatch.context() as patch:
+        if again:
+            patch.setattr(seeding, "is_there", False)
+        other = stoker.DataLoader(dataset, batch_size=batch_size, seed=7)
+        other.load_state_dict(state)
+        assert given + [batch for batch in read(other, epochs=1) if len(batch) == 2] == whole
+
+
+@pytest.mark.parametrize("workers", [{"num_workers": 1}, {"num_workers": 1, "worker_method": "thread"}], ids=str)
+def test_numbers_are_those_of_a_worker(workers: dict[str, Any]) -> None:
+    draws = {n: [n % 3 and 7 + n % 2] if workers.get("worker_method") else [n % len(DRAWS)] for n in range(300)}
+    dataset = Drawing(draws, 300)
+    own = [[column.tolist() for column in batch] for batch in stoker.DataLoader(dataset, batch_size=8, seed=7)]
+    theirs = stoker.DataLoader(dataset, batch_size=8, seed=7, **workers)
+    assert [[column.tolist() for column in batch] for batch in theirs] == own
+
+
+def test_short_path_is_taken() -> None:
+    """Otherwise these tests would compare the full path with itself, unnoticed."""
+    if not seeding.is_there:
+        pytest.skip(seeding.why)
+    iterator = iter(stoker.DataLoader(Drawing({}, 500), batch_size=8))
+    for _ in range(9):
+        next(iterator)
+    assert iterator._short is not None
+
+
+def test_samples_of_another_shape_take_the_full_path() -> None:
+    class Growing(stoker.IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for number in range(200):
+                yield np.zeros(1 if number < 96 else 2) + random.random()
+
+    seen = [batch.tolist() for batch in stoker.DataLoader(Growing(), batch_size=8, seed=1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeding, "is_there", False)
+        assert [batch.tolist() for batch in stoker.DataLoader(Growing(), batch_size=8, seed=1)] == seen
+    assert [len(batch[0]) for batch in seen] == [1] * 12 + [2] * 13
+
+
+def test_interrupt_in_the_middle_of_a_batch_loses_nothing() -> None:
+    class Interrupted(stoker.IterableDataset[int]):
+        due = True
+
+        def __iter__(self) -> Iterator[int]:
+            for number in range(200):
+                if number == 100 and self.due:
+                    self.due = False
+                    raise KeyboardInterrupt
+                yield number
+
+    loader = stoker.DataLoader(Interrupted(), batch_size=8, seed=1)
+    seen: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        for batch in loader:
+            seen += batch.tolist()
+    loader.load_state_dict(loader.state_dict())
+    for batch in loader:
+        seen += batch.tolist()
+    assert seen == [*range(200)]
+
+
+class Noise:
+    """Sample n is (n, the numbers of its draws)."""
+
+    def __init__(self, draws: dict[int, list[int]], length: int, fails: frozenset[int] = frozenset()) -> None:
+        self.draws, self.length, self.fails = draws, length, fails
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        self.asked.append(index)
+        drawn = sum(DRAWS[draw]() for draw in self.draws.get(index, []))
+        if index in self.fails:
+            raise StopIteration if index % 2 else ValueError(f"sample {index}")
+        return index, drawn
+
+
+every = st.lists(st.integers(0, len(DRAWS) - 1), max_size=2)
+datasets = st.builds(
+    Noise,
+    st.dictionaries(st.integers(0, 100), every, max_size=8)
+    | every.map(lambda draws: dict.fromkeys(range(100), draws))
+    | st.lists(every, min_size=100, max_size=100).map(lambda draws: dict(enumerate(draws))),
+    st.integers(1, 100),
+    st.frozensets(st.integers(0, 100), max_size=2),
+)
+
+
+def test_noise_is_that_of_the_full_path() -> None:
+    @settings(max_examples=50, deadline=None)
+    @given(
+        dataset=datasets,
+        batch_size=st.integers(1, 17),
+        probes=st.integers(1, 30),
+        sampler=st.sampled_from([{"shuffle": True}, {}, {"seeding": "sample"}, {"seeding": "worker"}]),
+    )
+    def check(dataset: Noise, batch_size: int, probes: int, sampler: dict[str, Any]) -> None:
+        def all_batches() -> tuple[list[Any], list[int]]:
+            seeded()
+            dataset.asked = []
+            try:
+                return read(stoker.DataLoader(dataset, batch_size=batch_size, seed=7, **sampler)), dataset.asked
+            finally:
+                dataset.asked = []
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sample_seeding, "_PROBES", probes)
+            quick = all_batches()
+            patch.setattr(seeding, "is_there", False)
+            assert all_batches() == quick
+
+    check()
+
+
+@pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=str)
+def test_noise_is_that_of_workers(workers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sample draws: from generators of its own under threads, which share the global ones."""
+    monkeypatch.setattr(sample_seeding, "_PROBES", 20)
+    draws = {n: [7 + n % 2] if workers.get("worker_method") else [1 + n % 6, 3] for n in range(400)}
+    own, theirs = (
+        stoker.DataLoader(Noise(draws, 400), batch_size=8, shuffle=True, seed=7, **by) for by in ({}, workers)
+    )
+    for _ in range(2):
+        assert [[each.tolist() for each in batch] for batch in own] == [
+            [each.tolist() for each in batch] for batch in theirs
+        ]
+
+
+@pytest.mark.parametrize("stop", [1, 13, 30])
+def test_noise_resumed_in_the_middle_of_an_epoch(stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_seeding, "_PROBES", 20)
+
+    def loader() -> Any:
+        return stoker.DataLoader(Noise({n: [2, 4, 6] for n in range(300)}, 300), batch_size=8, shuffle=True, seed=7)
+
+    whole = [[each.tolist() for each in batch] for batch in loader()]
+    first, seen = loader(), list[Any]()
+    for batch in first:
+        seen.append([each.tolist() for each in batch])
+        if len(seen) == stop:
+            break
+    second = loader()
+    second.load_state_dict(first.state_dict())
+    monkeypatch.setattr(seeding, "is_there", False)
+    assert seen + [[each.tolist() for each in batch] for batch in second] == whole
+
+
+def test_short_path_is_taken_with_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise these tests would compare the full path with itself, unnoticed."""
+    if not seeding.is_there:
+        pytest.skip(seeding.why)
+    monkeypatch.setattr(sample_seeding, "_PROBES", 20)
+    iterator = iter(stoker.DataLoader(Noise({n: [1, 3, 5] for n in range(300)}, 300), batch_size=8))
+    for _ in range(20):
+        next(iterator)
+    assert iterator._short is not None
+
+
+def test_loop_keeps_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a normal pair holds back too."""
+    monkeypatch.setattr(sample_seeding, "_PROBES", 20)
+
+    def loop(draws: list[int]) -> list[float]:
+        seeded()
+        numbers: list[float] = []
+        for _ in stoker.DataLoader(Noise(dict.fromkeys(range(300), draws), 300), batch_size=8):
+            numbers += [random.gauss(0, 1), np.random.standard_normal(), float(torch.randn(1))]
+        return numbers
+
+    assert loop([2, 4, 6]) == loop([])

@@ -1,0 +1,154 @@
+"""Seeds in compiled code: the numbers of every sample are those that the generators' own seeds give."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker._core.native import seeding
+from stoker.loader._random.generators import global_streams, step, stream_of
+from stoker.loader._random.seeded_run import SeededRun
+
+torch = pytest.importorskip("torch")
+
+needs_it = pytest.mark.skipif(not seeding.is_there, reason=seeding.why)
+
+DRAWS: list[Callable[[], Any]] = [
+    lambda: None,
+    random.random,
+    lambda: random.gauss(0, 1),
+    lambda: [random.getrandbits(32) for _ in range(700)],
+    np.random.rand,
+    np.random.standard_normal,
+    lambda: np.random.randint(0, 1000, 700).tolist(),
+    lambda: torch.rand(3).tolist(),
+    lambda: torch.randn(1).tolist(),
+    lambda: torch.randn(700).tolist(),
+]
+
+
+def test_library_is_there_where_it_can_be_built() -> None:
+    """Otherwise its tests would run without it, unnoticed."""
+    has_compiler = any(map(shutil.which, ("cc", "gcc", "clang")))
+    refused = os.environ.get("STOKER_NATIVE") == "0"
+    assert seeding.is_there == (has_compiler and not refused), seeding.why
+
+
+def drawing(samples: list[list[int]]) -> Iterator[list[Any]]:
+    for draws in samples:
+        yield [DRAWS[draw]() for draw in draws]
+
+
+@needs_it
+@settings(max_examples=40)
+@given(
+    samples=st.lists(st.lists(st.integers(0, len(DRAWS) - 1), max_size=3), min_size=1, max_size=50),
+    key=st.integers(0, 2**64 - 1),
+    first=st.integers(0, 100) | st.integers(2**40, 2**40 + 5),
+    stride=st.integers(1, 3),
+    cut=st.integers(1, 50),
+)
+def test_numbers_are_those_of_each_seed(samples: list[list[int]], key: int, first: int, stride: int, cut: int) -> None:
+    streams = [*global_streams().values()]
+    before = [stream.state() for stream in streams]
+    expected: list[Any] = []
+    each = drawing(samples)
+    for position in range(first, first + stride * len(samples), stride):
+        for stream in streams:
+            stream.seed(step(key, position))
+        expected.append(next(each))
+    run = SeededRun.of(streams, [])
+    assert run is not None
+    made: list[Any] = []
+    iterator = drawing(samples)
+    while not run.take(key, first + stride * len(made), stride, iterator, made, cut):
+        for draw in DRAWS:  # of the trainer
+            draw()
+    assert made == expected
+    for stream, state in zip(streams, before, strict=True):
+        stream.restore(state)
+    assert [stream.state() for stream in streams] == before
+
+
+@needs_it
+@settings(max_examples=30)
+@given(data=st.data())
+def test_first_draw_ends_the_run(data: st.DataObject) -> None:
+    streams = global_streams()
+    watched = [streams[name] for name in data.draw(st.permutations([*streams]))]
+    for stream in watched:
+        stream.seed(5)
+    run = SeededRun.of([], watched)
+    assert run is not None
+    draw, at, made = data.draw(st.integers(1, len(DRAWS) - 1)), data.draw(st.integers(0, 9)), list[Any]()
+    assert not run.take(1, 0, 1, drawing([[]] * at + [[draw]] + [[]] * 5), made, at + 4)
+    assert len(made) == at + 1 and run.has_moved
+
+
+@needs_it
+def test_exceptions_pass_and_leave_what_was_read() -> None:
+    def failing() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise KeyError("three")
+
+    run, made = SeededRun.of([], []), list[Any]()
+    assert run is not None
+    with pytest.raises(KeyError, match="three"):
+        run.take(1, 0, 1, failing(), made, 10)
+    assert made == [1, 2]
+
+
+@needs_it
+def test_sample_that_asks_for_its_position_is_the_last() -> None:
+    positions: list[int] = []
+
+    def asking() -> Iterator[int]:
+        for number in range(9):
+            if number == 3:
+                positions.append(run.end())
+            yield number
+
+    run, made = SeededRun.of([], []), list[Any]()
+    assert run is not None
+    assert not run.take(1, 40, 2, asking(), made, 9)
+    assert made == [0, 1, 2, 3] and positions == [46]
+
+
+@needs_it
+def test_nothing_is_kept() -> None:
+    """No reference to a sample, and none to the iterator."""
+    import sys
+
+    sample, run = object(), SeededRun.of([*global_streams().values()], [])
+    assert run is not None
+    iterator = iter([sample] * 100)
+    before = sys.getrefcount(sample), sys.getrefcount(iterator), sys.getrefcount(None)
+    made: list[Any] = []
+    run.take(1, 0, 1, iterator, made, 90)
+    made.clear()
+    del iterator
+    assert sys.getrefcount(sample) <= before[0]
+    assert abs(sys.getrefcount(None) - before[2]) < 50
+
+
+def test_generators_that_it_does_not_know_are_refused() -> None:
+    class Own(random.Random):
+        def seed(self, *_: Any) -> None: ...
+
+    for generator in (np.random.default_rng(1), Own(1)):
+        stream = stream_of(generator)
+        assert stream is not None and SeededRun.of([stream], []) is None
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeding, "is_there", False)
+    assert SeededRun.of([], []) is None
