@@ -42,7 +42,9 @@ def test_compiled_wheel_serves_each_python_of_its_platform(tmp_path: Path) -> No
     assert built(tmp_path, STOKER_NATIVE="1").returncode == 0
     (wheel,) = tmp_path.glob("stoker-*-py3-none-*.whl")
     assert not wheel.stem.endswith("any")
-    assert {f"stoker/_core/native/{name}.bin" for name in ("native", "collation", "seeding", "jpeg")} <= set(names_in(wheel))
+    assert {f"stoker/_core/native/{name}.bin" for name in ("native", "collation", "seeding", "jpeg")} <= set(
+        names_in(wheel)
+    )
 
 
 def test_wheel_without_a_compiler_is_for_all_platforms(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stoker._core.native import seeding
 from stoker.loader._random.generators import global_streams, step, stream_of
-from stoker.loader._random.seeded_run import SeededRun
+from stoker.loader._random.seeded_run import Lent, LentInC, SeededRun
 
 torch = pytest.importorskip("torch")
 
@@ -152,3 +152,39 @@ def test_generators_that_it_does_not_know_are_refused() -> None:
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seeding, "is_there", False)
     assert SeededRun.of([], []) is None
+
+
+@pytest.mark.parametrize("kind", [Lent, pytest.param(LentInC, marks=needs_it)])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    turns=st.lists(st.tuples(*[st.lists(st.integers(0, len(DRAWS) - 1), max_size=2)] * 2), min_size=1, max_size=6),
+    active=st.sets(st.sampled_from(["Python", "NumPy", "torch"])),
+)
+def test_lent_generators_keep_the_numbers_of_the_loop(
+    kind: type[Lent], turns: list[tuple[list[int], list[int]]], active: set[str]
+) -> None:
+    """Of both ways, also with samples that seed generators for themselves, and second numbers of normal pairs."""
+    streams = global_streams()
+    for stream in streams.values():
+        stream.seed(11)
+    start = {stream: stream.state() for stream in streams.values()}
+    expected = [[DRAWS[draw]() for draw in loops] for loops, _ in turns]
+    for stream in start:
+        stream.seed(5)
+    idle = [(stream, stream.state()) for name, stream in streams.items() if name not in active]
+    for stream, state in start.items():
+        stream.restore(state)
+    known = [stream.in_c() for stream in (*(stream for stream, _ in idle), *(streams[name] for name in active))]
+    others = [streams[name] for name in active]
+    lent = kind(idle, others) if kind is Lent else LentInC(idle, others, known)  # type: ignore[arg-type]
+    numbers = []
+    for loops, samples in turns:
+        lent.lend()
+        assert [stream.state() for stream, _ in idle] == [own for _, own in idle]
+        for name in active:
+            streams[name].seed(9)
+        drawn = [DRAWS[draw]() for draw in samples]
+        kinds = {"Python" if draw < 4 else "NumPy" if draw < 7 else "torch" for draw in samples if draw}
+        assert {*lent.take_back()} == {streams[name] for name in kinds - active}, drawn
+        numbers.append([DRAWS[draw]() for draw in loops])
+    assert numbers == expected

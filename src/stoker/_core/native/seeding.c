@@ -153,6 +153,7 @@ typedef struct {
     void *(*next)(void *);                                 /* PyIter_Next */
     int (*append)(void *, void *);                         /* PyList_Append */
     int (*set)(void *, void *, void *);                    /* PyObject_SetAttr */
+    void *(*get)(void *, void *);                          /* PyObject_GetAttr */
     void *(*call)(void *, ...);                            /* PyObject_CallFunctionObjArgs */
     void (*release)(void *);                               /* Py_DecRef */
     void *(*error)(void);                                  /* PyErr_Occurred */
@@ -238,4 +239,85 @@ EXPORTED int stoker_seeding_take(void *iterator, void *samples, uint64_t most, R
         if (run->moved) break;
     }
     return 0;
+}
+
+typedef struct {
+    uint64_t kind, size;
+    char *memory;                                          /* Python's and NumPy's: `size` bytes */
+    void *object;                                          /* as above */
+    int32_t *holds_back;
+    char *own, *loops;                                     /* what is in memory for samples, NULL if they seed it
+                                                              first, and for the loop: torch's as at `parts` */
+    void *own_state, *loops_state;                         /* torch's: the same for `set_state` */
+    const char *parts[3];                                  /* torch's: all of its memory */
+    uint64_t sizes[3];
+    void *gauss;                                           /* the loop's second number of a normal pair */
+    double second;
+    uint64_t holds;
+} Lent;
+
+static void *gathered(char *to, const Lent *lent) {
+    for (int i = 0; i < 3; to += lent->sizes[i++]) memcpy(to, lent->parts[i], lent->sizes[i]);
+    return to;
+}
+
+static int differs(const char *from, const Lent *lent, int count) {
+    for (int i = 0; i < count; from += lent->sizes[i++])
+        if (memcmp(from, lent->parts[i], lent->sizes[i])) return 1;
+    return 0;
+}
+
+static int set_state(const Lent *lent, void *state) {
+    void *none = py.call(lent->object, state, NULL);
+    if (none) py.release(none);
+    return !!none;
+}
+
+/* Gives generators the states that they have for samples, and keeps those of the loop. Returns 1, with nothing done, if
+   the loop has drawn from torch's since `loops` was written, and -1 if an exception is set. */
+EXPORTED int stoker_seeding_lend(Lent *lent, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++)
+        if (lent[i].kind == TORCH && differs(lent[i].loops, &lent[i], 3)) return 1;
+    for (Lent *end = lent + count; lent < end; lent++) {
+        if (lent->kind == TORCH) {
+            if (!lent->own) continue;
+            if (!set_state(lent, lent->own_state)) return -1;
+            gathered(lent->own, lent);
+            continue;
+        }
+        memcpy(lent->loops, lent->memory, lent->size);
+        if (lent->own) memcpy(lent->memory, lent->own, lent->size);
+        if (lent->kind == NUMPY) {
+            lent->holds = (uint64_t)*lent->holds_back, *lent->holds_back = 0;
+            memcpy(&lent->second, lent->holds_back + 2, sizeof lent->second);
+        } else {
+            if (!(lent->gauss = py.get(lent->object, py.gauss_next))) return -1;
+            if (lent->gauss != py.none && py.set(lent->object, py.gauss_next, py.none)) return -1;
+        }
+    }
+    return 0;
+}
+
+/* Gives them the loop's states again. Returns the bits of those that samples have drawn from and that had states. */
+EXPORTED int64_t stoker_seeding_take_back(Lent *lent, uint64_t count) {
+    int64_t moved = 0;
+    for (uint64_t i = 0; i < count; i++, lent++) {
+        if (lent->kind == TORCH) {
+            if (lent->own && differs(lent->own, lent, 2)) moved |= INT64_C(1) << i;
+            if (!set_state(lent, lent->loops_state)) return -1;
+            gathered(lent->loops, lent);
+            continue;
+        }
+        if (lent->own && memcmp(lent->memory, lent->own, lent->size)) moved |= INT64_C(1) << i;
+        memcpy(lent->memory, lent->loops, lent->size);
+        if (lent->kind == NUMPY) {
+            *lent->holds_back = (int32_t)lent->holds;
+            memcpy(lent->holds_back + 2, &lent->second, sizeof lent->second);
+        } else {
+            int failed = py.set(lent->object, py.gauss_next, lent->gauss);
+            py.release(lent->gauss);
+            if (failed) return -1;
+        }
+    }
+    return moved;
 }

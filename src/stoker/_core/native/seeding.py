@@ -48,6 +48,20 @@ class Run(ctypes.Structure):
     )
 
 
+class Lent(ctypes.Structure):
+    """A generator that the loop lends to samples, as `seeding.c` describes it."""
+
+    _fields_ = (
+        *((name, _Word) for name in ("kind", "size")),
+        *((name, _Address) for name in ("memory", "object", "holds_back", "own", "loops", "own_state", "loops_state")),
+        ("parts", _Address * 3),
+        ("sizes", _Word * 3),
+        ("gauss", _Address),
+        ("second", ctypes.c_double),
+        ("holds", _Word),
+    )
+
+
 def _loaded() -> tuple[ctypes.PyDLL | None, str]:
     """Returns the library or None, and the reason in words."""
     if os.environ.get("STOKER_NATIVE") == "0":
@@ -63,6 +77,7 @@ def _loaded() -> tuple[ctypes.PyDLL | None, str]:
             return None, "this Python is not CPython"
         python = ctypes.pythonapi
         functions = [python.PyIter_Next, python.PyList_Append, python.PyObject_SetAttr]
+        functions += [python.PyObject_GetAttr]
         functions += [python.PyObject_CallFunctionObjArgs, python.Py_DecRef, python.PyErr_Occurred]
         given = [*(ctypes.cast(function, _Address).value for function in functions), id(None), id(_GAUSS_NEXT)]
         library.stoker_seeding_begin((_Address * len(given))(*given))
@@ -70,6 +85,8 @@ def _loaded() -> tuple[ctypes.PyDLL | None, str]:
         return None, f"it cannot be loaded: {error}"
     library.stoker_seeding_rows.argtypes = [ctypes.c_int, _Address, *[_Word] * 4, _Address]
     library.stoker_seeding_take.argtypes = [ctypes.py_object, ctypes.py_object, _Word, _Address]
+    library.stoker_seeding_lend.argtypes = library.stoker_seeding_take_back.argtypes = [_Address, _Word]
+    library.stoker_seeding_take_back.restype = ctypes.c_int64
     return library, "compiled"
 
 
@@ -85,6 +102,18 @@ def write_rows(kind: int, to: int, key: int, position: int, salt: int, table: in
     """Writes states of a generator, seeded for `LANES` positions from `position` on (see `stoker_seeding_rows`)."""
     assert _library is not None
     _library.stoker_seeding_rows(kind, to, key, position, 1, salt, table)
+
+
+def lend(lent: int, count: int) -> bool:
+    """Gives generators the states that they have for samples; False if those of the loop are not known."""
+    assert _library is not None
+    return not _library.stoker_seeding_lend(lent, count)
+
+
+def take_back(lent: int, count: int) -> int:
+    """Gives them the loop's states again; returns the bits of those that samples have drawn from."""
+    assert _library is not None
+    return int(_library.stoker_seeding_take_back(lent, count))
 
 
 def take(iterator: Iterator[object], samples: list[object], most: int, run: int) -> None:

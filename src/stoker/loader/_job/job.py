@@ -54,6 +54,7 @@ from stoker.loader._random.generators import loaded_torch, mix
 from stoker.loader._random.mersenne_twister import offset_in_torchs
 from stoker.loader._random.sample_rng import SampleRNG, TasksRNG
 from stoker.loader._random.sample_seeding import SampleSeeding, Seeding, key_of_samples, weakly
+from stoker.loader._random.seeded_run import LentInC
 
 if TYPE_CHECKING:
     from stoker.collate._compiled.incremental import RowSink
@@ -252,10 +253,8 @@ class LoaderJob:
             return None
         (idle, run), active = plain, seeds.active
         known = len(active)
-        streams = [*(each for each, _ in idle), *active]
-        all_states, restores = [each.state for each in streams], [each.restore for each in streams]
-        states, owns = all_states[: len(idle)], [state for _, state in idle]
-        begin, dataset, key = [*zip(restores, owns, strict=False)], source.indexed, key_of_samples(seed)
+        lent = LentInC.of(idle, active)
+        lend, take_back, dataset, key = lent.lend, lent.take_back, source.indexed, key_of_samples(seed)
         pending: Iterator[Any] = iter(())
         count = 0
 
@@ -278,12 +277,11 @@ class LoaderJob:
         @harmless
         def make(indices: list[Any]) -> Any:
             nonlocal pending, count
-            outside, trainers = current.rng, [*map(operator.call, all_states)]
+            outside = current.rng
             pending, count = iter(indices), len(indices)
             samples: list[Any] = []
             current.rng = rng
-            for restore, own in begin:
-                restore(own)
+            lend()
             try:
                 if run is not None:
                     if run.take(key, *place(), map(fetch, indices), samples, count):
@@ -301,10 +299,8 @@ class LoaderJob:
                 return NOT_PLAIN
             finally:
                 current.rng = outside
-                if [*map(operator.call, states)] != owns:
-                    seeds.learn_moved([each for each, own in idle if each.state() != own])
-                for restore, trainer in zip(restores, trainers):  # noqa: B905 - `strict` costs as much as the rest
-                    restore(trainer)
+                if moved := take_back():
+                    seeds.learn_moved(moved)
                 if len(active) > known:
                     seeds.put_back()
             if len(active) > known or rng.streams or len(samples) < count:

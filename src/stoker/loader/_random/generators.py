@@ -21,6 +21,7 @@ from stoker._core.native import seeding
 from stoker.loader._random.mersenne_twister import (
     WORDS,
     InC,
+    Memory,
     SeedsAhead,
     TorchTwister,
     memory_at,
@@ -149,8 +150,7 @@ class PythonState:
         """Returns what compiled code needs to seed this generator and to look at it; None if it cannot."""
         if self._memory is None or self._head is None:
             return None
-        rows = np.empty((seeding.ROWS, WORDS + 1), np.uint32)
-        return InC(seeding.PYTHON, self.salt, (self._head,), self._memory, self._generator, rows)
+        return InC(seeding.PYTHON, self.salt, (self._head,), self._memory, self._generator)
 
 
 class LegacyState:
@@ -229,8 +229,7 @@ class LegacyState:
         """Returns what compiled code needs to seed this generator and to look at it; None if it cannot."""
         if self._holds_back is None or not self.is_of(self._generator):
             return None
-        rows = np.empty((seeding.ROWS, WORDS + 1), np.uint32)
-        return InC(seeding.NUMPY, self.salt, (self._tail,), self._memory, self._generator, rows, self._holds_back)
+        return InC(seeding.NUMPY, self.salt, (self._tail,), self._memory, self._generator, self._holds_back)
 
     def _read(self) -> bytes:
         if not self._direct:
@@ -348,12 +347,9 @@ class TorchState:
         """Returns what compiled code needs to seed this generator and to look at it; None if it cannot."""
         if self._twister is None or not self._direct:
             return None
-        import torch
-
-        rows = np.tile(self._template.numpy(), (seeding.LANES, 1))
-        states = [torch.from_numpy(row) for row in rows]  # views of one tensor have an offset, which torch ignores here
-        set_state = self._generator.set_state  # under torch's lock
-        return InC(seeding.TORCH, self.salt, self._twister.places, None, set_state, rows, states=states)
+        twister, set_state = self._twister, self._generator.set_state  # under torch's lock
+        template: Memory = self._template.numpy()
+        return InC(seeding.TORCH, self.salt, twister.places, None, set_state, None, template, twister.parts)
 
     def _public(self) -> bytes:
         return bytes(self._generator.get_state().numpy())

@@ -124,6 +124,11 @@ class TorchTwister:
         """Returns the memory of `glance`."""
         return self._head, self._start
 
+    @property
+    def parts(self) -> tuple[Memory, ...]:
+        """Returns all of its memory."""
+        return self._head, self._words_from_next, self._held_back
+
     def glance(self) -> tuple[bytes, bytes]:
         """Returns the part that shows whether the generator was drawn from, or seeded, since it was seeded."""
         return self._head.tobytes(), self._start.tobytes()
@@ -185,7 +190,8 @@ class InC(NamedTuple):
 
     Attributes:
         looked_at: memory that shows whether a number was drawn.
-        states: torch's: a tensor over each row.
+        template: torch's: a state.
+        parts: torch's: all of its memory.
     """
 
     kind: int
@@ -193,9 +199,15 @@ class InC(NamedTuple):
     looked_at: tuple[Memory, ...]
     memory: Memory | None
     object: Any
-    rows: Memory
     holds_back: Memory | None = None
-    states: list[Any] | None = None
+    template: Memory | None = None
+    parts: tuple[Memory, ...] = ()
+
+    def rows(self) -> Memory:
+        """Returns room for states of `seeding.LANES` positions."""
+        if self.template is None:
+            return np.empty((seeding.ROWS, WORDS + 1), np.uint32)
+        return np.tile(self.template, (seeding.LANES, 1))
 
 
 class SeedsAhead:

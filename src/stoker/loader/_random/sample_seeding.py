@@ -47,7 +47,7 @@ from stoker.loader._random.generators import (
     torch_unused,
 )
 from stoker.loader._random.sample_rng import SampleRNG
-from stoker.loader._random.seeded_run import SeededRun
+from stoker.loader._random.seeded_run import Lent, LentInC, SeededRun
 from stoker.loader._random.thread_generators import Bystanders
 
 Seeding = Literal["auto", "sample", "worker"]
@@ -155,6 +155,9 @@ class SampleSeeding:
         self._waiting_for: int | None = None  # key for which the waiting generators are seeded at position 0
         self._first_states: tuple[int, dict[RandomState, Any]] | None = None  # of a key, as long as they wait
         self._waits: tuple[int, dict[str, int], int] | None = None  # key, draws and position of the latest `_wait`
+        self._lent_for: tuple[int, dict[str, int], int] | None = None
+        self._lent = Lent((), ())  # for these: in process
+        self._lends = False
         self._waiting_until = math.inf  # the last position for which they wait
         self._waiting: list[tuple[str, RandomState]] = []
         self._at = 0
@@ -512,16 +515,27 @@ class SampleSeeding:
     def allow(self, seed: int) -> bool:
         """Allows calls of `one` and `several` until `refuse`, which restores states and gets the result."""
         self._begin(seed, _SAMPLE)
-        if restore := self._restore:
+        waits, first, restore = self._waits, self._first_states, self._restore
+        if restore and waits is not None and first is not None and waits[0] == _key(seed, _SAMPLE):
+            if waits is not self._lent_for:
+                self._lent_for = waits
+                self._lent = LentInC.of([*first[1].items()], [*self._twisters, *self._others])
+            self._lent.lend()
+            self._lends, self._waiting_for = True, waits[0]
+        elif restore:
             self._to_put_back = [(stream, stream.state()) for stream in self._all()]
-        self._restore, self._streams = False, True
-        if restore or any(stream.drawn() for _, stream in self._waiting):  # drawn between two calls
             self._waiting_for = None
+        elif any(stream.drawn() for _, stream in self._waiting):  # drawn between two calls
+            self._waiting_for = None
+        self._restore, self._streams = False, True
         return restore
 
     def refuse(self, restore: bool) -> None:
         """Ends what `allow` has begun."""
         self._restore, self._streams = restore, False
+        if restore and self._lends:
+            self._lends = False
+            self._lent.take_back()
         if restore:
             self.put_back()
 
