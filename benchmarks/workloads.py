@@ -9,7 +9,8 @@ says on a quiet one.
 Python objects: batches of 256 that a `collate_fn` leaves as they are: NumPy numbers, dataclasses, named tuples, dates,
 lists of 32 integers, dicts. Ready batches: a dataset whose items are batches (`batch_size=None`) of 33 kB. Streams that
 draw: groups of 512 rows in a shuffled order, where the stream draws once for a group, and a shuffle buffer, where it
-draws for each sample. Rows at once: `__getitems__` of an array, 64 small rows each. A classic: images of 28 x 28 with a
+draws for each sample; and one of integers, which draws nothing. Noise: ten numbers of torch's global generator for each
+sample. Rows at once: `__getitems__` of an array, 64 small rows each. A classic: images of 28 x 28 with a
 label, as tensors, and dicts of text and numbers.
 
 The first loader: the processor time of a program that imports torch and reads a batch of eight integers from its first
@@ -197,6 +198,16 @@ def shuffle_buffer() -> Any:
     return stream(samples)
 
 
+def integers() -> Any:
+    return stream(lambda: iter(range(1 << 24)))
+
+
+def noise() -> Any:
+    import torch
+
+    return Made(lambda index: torch.rand(10), 1 << 20)
+
+
 def numbers() -> Any:
     import numpy as np
 
@@ -214,6 +225,8 @@ WORKLOADS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "ready batches of 33 kB, in process": (ready, {"batch_size": None}),
     "shuffled groups of a stream, in process": (shuffled_groups, {"batch_size": 64}),
     "a shuffle buffer, in process": (shuffle_buffer, {"batch_size": 64}),
+    "integers of a stream, in process": (integers, {"batch_size": 64}),
+    "noise, in process": (noise, {"batch_size": 64, "shuffle": True}),
     "rows at once, in process": (rows_at_once, {"batch_size": 64, "shuffle": True}),
     "digits with labels, in process": (digits, {"batch_size": 64, "shuffle": True}),
     "digits with labels, 2 workers": (digits, {"batch_size": 64, "shuffle": True, "num_workers": 2}),

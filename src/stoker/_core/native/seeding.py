@@ -26,7 +26,7 @@ PYTHON, NUMPY, TORCH = range(3)
 _Word, _Address = ctypes.c_uint64, ctypes.c_void_p
 
 
-class Generator(ctypes.Structure):
+class GeneratorFields(ctypes.Structure):
     """A generator, as `seeding.c` describes it."""
 
     _fields_ = (
@@ -39,16 +39,16 @@ class Generator(ctypes.Structure):
     )
 
 
-class Run(ctypes.Structure):
+class RunFields(ctypes.Structure):
     """Samples that are read under their seeds, as `seeding.c` describes them."""
 
     _fields_ = (
         *((name, _Word) for name in ("key", "position", "stride", "taken", "stop", "moved", "ended", "count")),
-        ("generators", ctypes.POINTER(Generator)),
+        ("generators", ctypes.POINTER(GeneratorFields)),
     )
 
 
-class Lent(ctypes.Structure):
+class LentFields(ctypes.Structure):
     """A generator that the loop lends to samples, as `seeding.c` describes it."""
 
     _fields_ = (
@@ -117,10 +117,10 @@ def take_back(lent: int, count: int) -> int:
 
 
 def take(iterator: Iterator[object], samples: list[object], most: int, run: int) -> None:
-    """Appends at most `most` values of an iterator to `samples`, each under its seeds; `run` is the address of a `Run`.
+    """Appends at most `most` values of an iterator to `samples`, each under its seeds; `run` is an address of `RunFields`.
 
     Raises:
-        Exception: raised by the iterator; `Run.taken` values were appended before it.
+        Exception: raised by the iterator; `RunFields.taken` values were appended before it.
     """
     assert _library is not None
     _library.stoker_seeding_take(iterator, samples, most, run)

@@ -186,7 +186,7 @@ def offset_in_torchs() -> int | None:
 
 
 class InC(NamedTuple):
-    """A generator for `seeding.c`: `seeding.Generator` has these fields, as addresses.
+    """A generator for `seeding.c`: `seeding.GeneratorFields` has these fields, as addresses.
 
     Attributes:
         looked_at: memory that shows whether a number was drawn.

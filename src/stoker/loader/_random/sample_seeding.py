@@ -596,7 +596,6 @@ class SampleSeeding:
         self._knows_torch = loaded_torch() is not None
         before, self._found = self._found, {}
         self._waiting_for = self._waits = None
-        self._runs.clear()
         generators, self._held = self._held, None
         generators = find_generators(self._dataset) if generators is None else generators
         self._parts, self._in_parts, self._touched = None, [], ()
@@ -610,6 +609,8 @@ class SampleSeeding:
                 self._found[name] = (generator, stream)
             elif self._tell is not None and type(generator).__module__.partition(".")[0] not in _LIBRARIES:
                 self._tell(_REFUSES.format(type(generator).__name__))
+        streams = {id(stream) for _, stream in self._found.values()}
+        self._runs = {name: run for name, run in self._runs.items() if streams.issuperset(name[1:])}
         self._globals = {
             whose: self._found[id(generator)][1]
             for whose, generator in global_generators().items()

@@ -25,7 +25,7 @@ class SeededRun:
 
     def __init__(self, seeded: Sequence[InC], watched: Sequence[InC]) -> None:
         self._kept = [*seeded, *watched]
-        self._generators = (seeding.Generator * len(self._kept))()
+        self._generators = (seeding.GeneratorFields * len(self._kept))()
         self._states: list[Any] = []
         for number, (generator, known) in enumerate(zip(self._generators, self._kept, strict=True)):
             generator.kind, generator.salt, generator.is_seeded = known.kind, known.salt, number < len(seeded)
@@ -45,7 +45,7 @@ class SeededRun:
                     generator.states = ctypes.addressof(states)
             for place, memory in enumerate(known.looked_at):
                 generator.at[place], generator.sizes[place] = memory.ctypes.data, memory.nbytes
-        self._run = seeding.Run(count=len(self._kept), generators=self._generators)
+        self._run = seeding.RunFields(count=len(self._kept), generators=self._generators)
         self._address = ctypes.addressof(self._run)
 
     @classmethod
@@ -56,7 +56,9 @@ class SeededRun:
         known = [[stream.in_c() for stream in streams] for streams in (seeded, watched)]
         if any(stream is None for streams in known for stream in streams):
             return None
-        return cls(*known)  # type: ignore[arg-type]
+        run = cls(*known)  # type: ignore[arg-type]
+        run._states.append(([*seeded], [*watched]))  # keeps the memory alive
+        return run
 
     def take(
         self, key: int, position: int, stride: int, iterator: Iterator[Any], samples: list[Any], most: int
@@ -129,7 +131,7 @@ class LentInC(Lent):
     ) -> None:
         super().__init__(idle, active)
         self._streams, self._known = [*(stream for stream, _ in idle), *active], known
-        self._lent = (seeding.Lent * len(known))()
+        self._lent = (seeding.LentFields * len(known))()
         self._kept: list[Any] = []
         self._loop_parts: list[Memory] = []
         for number, (lent, each) in enumerate(zip(self._lent, known, strict=True)):
