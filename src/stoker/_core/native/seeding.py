@@ -117,7 +117,7 @@ def take_back(lent: int, count: int) -> int:
 
 
 def take(iterator: Iterator[object], samples: list[object], most: int, run: int) -> None:
-    """Appends at most `most` values of an iterator to `samples`, each under its seeds; `run` is an address of `RunFields`.
+    """Appends at most `most` values of an iterator to `samples`, each under its seeds; `run` points to `RunFields`.
 
     Raises:
         Exception: raised by the iterator; `RunFields.taken` values were appended before it.
