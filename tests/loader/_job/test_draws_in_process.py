@@ -91,7 +91,7 @@ streams = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(dataset=streams, batch_size=st.integers(1, 17), seeding_mode=st.sampled_from(["auto", "sample", "worker"]))
 def test_batches_are_those_of_the_full_path(dataset: Drawing, batch_size: int, seeding_mode: Any) -> None:
     def loader() -> Any:
@@ -104,7 +104,7 @@ def test_batches_are_those_of_the_full_path(dataset: Drawing, batch_size: int, s
         assert read(loader()) == quick
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(dataset=streams, batch_size=st.integers(1, 9), stop=st.integers(1, 40), again=st.booleans())
 def test_resumed_in_the_middle_of_an_epoch(dataset: Drawing, batch_size: int, stop: int, again: bool) -> None:
     """With and without compiled code before and after the state."""
@@ -181,6 +181,12 @@ def test_interrupt_in_the_middle_of_a_batch_loses_nothing() -> None:
     assert seen == [*range(200)]
 
 
+def look_at_few(patch: pytest.MonkeyPatch, samples: int = 20) -> None:
+    """Makes samples cheap after few of them, also on a busy machine."""
+    patch.setattr(sample_seeding, "_PROBES", samples)
+    patch.setattr(sample_seeding, "_DEAR", 1e9)
+
+
 class Noise:
     """Sample n is (n, the numbers of its draws)."""
 
@@ -211,7 +217,7 @@ datasets = st.builds(
 
 
 def test_noise_is_that_of_the_full_path() -> None:
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(
         dataset=datasets,
         batch_size=st.integers(1, 17),
@@ -228,7 +234,7 @@ def test_noise_is_that_of_the_full_path() -> None:
                 dataset.asked = []
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sample_seeding, "_PROBES", probes)
+            look_at_few(patch, probes)
             quick = all_batches()
             patch.setattr(seeding, "is_there", False)
             assert all_batches() == quick
@@ -239,7 +245,7 @@ def test_noise_is_that_of_the_full_path() -> None:
 @pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=str)
 def test_noise_is_that_of_workers(workers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sample draws: from generators of its own under threads, which share the global ones."""
-    monkeypatch.setattr(sample_seeding, "_PROBES", 20)
+    look_at_few(monkeypatch)
     draws = {n: [7 + n % 2] if workers.get("worker_method") else [1 + n % 6, 3] for n in range(400)}
     own, theirs = (
         stoker.DataLoader(Noise(draws, 400), batch_size=8, shuffle=True, seed=7, **by) for by in ({}, workers)
@@ -252,7 +258,7 @@ def test_noise_is_that_of_workers(workers: dict[str, Any], monkeypatch: pytest.M
 
 @pytest.mark.parametrize("stop", [1, 13, 30])
 def test_noise_resumed_in_the_middle_of_an_epoch(stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_seeding, "_PROBES", 20)
+    look_at_few(monkeypatch)
 
     def loader() -> Any:
         return stoker.DataLoader(Noise({n: [2, 4, 6] for n in range(300)}, 300), batch_size=8, shuffle=True, seed=7)
@@ -273,7 +279,7 @@ def test_short_path_is_taken_with_noise(monkeypatch: pytest.MonkeyPatch) -> None
     """Otherwise these tests would compare the full path with itself, unnoticed."""
     if not seeding.is_there:
         pytest.skip(seeding.why)
-    monkeypatch.setattr(sample_seeding, "_PROBES", 20)
+    look_at_few(monkeypatch)
     iterator = iter(stoker.DataLoader(Noise({n: [1, 3, 5] for n in range(300)}, 300), batch_size=8))
     for _ in range(20):
         next(iterator)
@@ -282,7 +288,7 @@ def test_short_path_is_taken_with_noise(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_loop_keeps_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that a normal pair holds back too."""
-    monkeypatch.setattr(sample_seeding, "_PROBES", 20)
+    look_at_few(monkeypatch)
 
     def loop(draws: list[int]) -> list[float]:
         seeded()
