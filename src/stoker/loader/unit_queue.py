@@ -312,10 +312,9 @@ def short_path(
         waits = ledger.epoch
         waits.until = now = clock()
         waits.waited += now - asked
-        if state is None:
-            progress.received(plan.advance())
-        else:
-            progress.stands(state)
+        if state is not None:
+            return progress.delivered(state, batch)
+        progress.received(plan.advance())
         return batch
 
     return next_batch

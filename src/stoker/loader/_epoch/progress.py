@@ -161,11 +161,10 @@ class Progress:
             self._turn = worker + 1
             self._batches += 1
 
-    def stands(self, state: dict[str, Any]) -> None:
-        """Records that the user has received a batch of the only stream, which has this state behind it."""
-        self._stands = state
-        self._turn = 1
-        self._batches += 1
+    def delivered(self, state: dict[str, Any], batch: Any) -> Any:
+        """Records that the user receives a batch of the only stream, which has this state behind it; returns it."""
+        self._turn, self._batches, self._stands = 1, self._batches + 1, state
+        return batch
 
     def _take_state(self) -> None:
         state, self._stands = self._stands, None
