@@ -325,6 +325,7 @@ class Prefetch:
 
     def __init__(self, options: LoaderOptions, ledger: Ledger) -> None:
         self._options, self._ledger = options, ledger
+        self._counts_batches = options.counts_batches  # asked once: a look at the dataset's class
         self.runs = RunLength(1)
         self._rows = options.batch_size or options.num_workers  # of the latest unit
         self._reckon(options.num_workers)
@@ -365,7 +366,7 @@ class Prefetch:
         if (grown := backend.grown) > self._workers or (grown and grown != self._workers and self._options.on_demand):
             self._reckon(grown)
         if (run := self.run(backend)) > 1:
-            return self._most if self._options.counts_batches else max(self._most, AHEAD * run * self._workers)
+            return self._most if self._counts_batches else max(self._most, AHEAD * run * self._workers)
         if not self._shares or self._is_whole:
             return self._most
         shares = backend.shares
