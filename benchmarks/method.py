@@ -34,11 +34,14 @@ import table
 Figures = dict[str, Any]
 """What a measurement gives: numbers by their names, which hold the unit; a text where there is no number."""
 
-RIVALS = ("torchdata", "grain", "spdl", "simplejpeg", "webdataset", "lightning", "transformers", "accelerate")
+RIVALS = (
+    *("torchdata", "grain", "spdl", "simplejpeg", "webdataset", "lightning", "transformers", "accelerate"),
+    "dataloader_rs",
+)
 """Packages, beside those that every measurement needs, on whose versions some depend."""
 
 OTHERS = (
-    *("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "webdataset"),
+    *("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "webdataset", "dataloader-rs"),
     *("s3torchconnector", "MosaicML", "LitData", "Ray Data"),
 )
 """How the names of rivals begin that are not ours. Of ours, no failure is forgiven."""

@@ -462,6 +462,12 @@ class Backend(ABC):
         """Returns a maker of batches for the caller's thread, if units need only samples and collation; else None."""
         return None
 
+    def within_run(self) -> Answer | None:
+        """Returns an answer that has arrived and is not the last of its run, if there is one and nothing else is to be
+        done now; else None.
+        """
+        return None
+
     @property
     def ready(self) -> int:
         """Number of answers that have arrived and were not yet received."""
