@@ -172,8 +172,9 @@ class ComputedPlan(_Numbered):
     def next(self) -> Step | None:
         if self._arrays or (indices := self.upcoming()) is None:
             return super().next()
-        self._next += 1
-        return self._step(self._next - 1, indices)
+        k = self._next
+        self._next = k + 1
+        return self._step(k, indices)
 
     def upcoming(self) -> list[Any] | None:
         at = self._next - self._cut_from
