@@ -78,11 +78,11 @@ class WholeBatches(Samples):
 def loader_of(dataset: Any, **arguments: Any) -> stoker.DataLoader[Any]:
     options = {"num_workers": 2, "output": "numpy", "seed": 3, **arguments}
     method = {"worker_method": "thread"} if options["num_workers"] else {}
-    return stoker.DataLoader(dataset, SIZE, **method, **options)
+    return stoker.DataLoader(dataset, **{"batch_size": SIZE, **method, **options})
 
 
 def plain(batches: Any) -> list[Any]:
-    return [[part.tolist() for part in batch] for batch in batches]
+    return [[np.asarray(part).tolist() for part in batch] for batch in batches]
 
 
 def in_process(dataset: Any, **arguments: Any) -> list[Any]:
@@ -97,6 +97,11 @@ def test_batches_and_counts_are_those_of_other_paths(kind: Any, shuffle: bool, t
     assert taken.units > LENGTH // SIZE // 2 and taken.batches > LENGTH // SIZE // 3
     counts = loader.report().epoch
     assert (counts.delivered, counts.batches) == (LENGTH, LENGTH // SIZE)
+
+
+def test_single_samples_are_those_of_other_paths(taken: Taken) -> None:
+    assert plain(loader_of(Samples(), batch_size=None)) == in_process(Samples(), batch_size=None)
+    assert taken.units and taken.batches
 
 
 def test_states_are_those_behind_the_batches(taken: Taken) -> None:

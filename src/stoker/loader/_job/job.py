@@ -180,7 +180,7 @@ class LoaderJob:
     ) -> Any:
         """Returns the batch of a unit, or `rows` of it, in memory from `lend` if `lend` provides it."""
         work = unit if type(unit) is Work else Work(*cast("tuple[Any, ...]", unit))
-        if self._short is not None or self._may_be_short(work):
+        if self._is_thread and (self._short is not None or self._may_be_short(work)):
             batch = self._run_short(work)
             if batch is not NOT_PLAIN:
                 return batch
@@ -191,7 +191,7 @@ class LoaderJob:
 
     def _may_be_short(self, work: Work) -> bool:
         """Makes the short path of a thread, if nothing of this epoch needs more; returns whether there is one."""
-        if not self._is_thread or work.run != self._run:
+        if work.run != self._run:
             return False
         self._units += 1
         if self._units > TRIES and self._units % TRIES:
