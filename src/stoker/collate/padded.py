@@ -105,7 +105,6 @@ def collated(options: PadCollator, batch: Sequence[Any], sizes: Sizes) -> Any:
 
     Args:
         options: how fields are padded.
-        batch: the samples.
         sizes: lengths of the first dimension of some fields, ascending: the least that fits is taken.
     """
     padding = _Padding(options, sizes)

@@ -214,7 +214,6 @@ class FileStore(Store):
 
     Raises:
         ValueError: the slots alone take more than `limit`.
-        OSError: the file cannot be created or read.
     """
 
     def __init__(self, folder: str, identity: object, slots: int, limit: int | None) -> None:
@@ -308,7 +307,6 @@ def _opened(path: str, flags: int, mode: int = 0o666, folder: int | None = None)
     """Opens a file, and nothing else that may lie in its place: opening a FIFO would wait for another process.
 
     Args:
-        path: of the file.
         flags: of `os.open`.
         mode: of a new file.
         folder: the descriptor of its folder, if that is open.

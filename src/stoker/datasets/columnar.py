@@ -123,11 +123,7 @@ class Columns(Sequence[Row], Generic[Row]):
     def __getitem__(self, index: slice) -> Columns[Row]: ...
 
     def __getitem__(self, index: int | slice) -> Row | Columns[Row]:
-        """Returns one row, or the rows of a slice as a view.
-
-        Raises:
-            IndexError: `index` is beyond either end.
-        """
+        """Returns one row, or the rows of a slice as a view."""
         if isinstance(index, slice):
             return Columns(self._form, self._stores, self._rows[index])
         try:
@@ -138,12 +134,7 @@ class Columns(Sequence[Row], Generic[Row]):
         return joined
 
     def __getitems__(self, indices: Sequence[int] | Array) -> list[Row]:
-        """Returns the rows at `indices`, in that order, at a fraction of the cost of reading them one by one.
-
-        Raises:
-            IndexError: an index is beyond either end.
-            TypeError: an index is not an integer.
-        """
+        """Returns the rows at `indices`, in that order, at a fraction of the cost of reading them one by one."""
         places = np.asarray(indices)
         if places.size == 0:
             return []

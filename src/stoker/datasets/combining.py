@@ -57,11 +57,7 @@ def checked(dataset: Any, where: str) -> Any:
 
 
 def absolute(index: Any, length: int) -> int:
-    """Returns the index counted from the start; a negative index counts from the end.
-
-    Raises:
-        IndexError: the index is out of range.
-    """
+    """Returns the index counted from the start; a negative index counts from the end."""
     place = operator.index(index)
     if not -length <= place < length:
         raise IndexError(f"index {place} is outside of a dataset of {length} samples")
@@ -72,7 +68,6 @@ def positive(number: Any, name: str) -> int:
     """Returns the number as a positive integer.
 
     Raises:
-        TypeError: the number is not an integer.
         ValueError: the number is 0 or negative.
     """
     if not hasattr(number, "__index__") or isinstance(number, bool):

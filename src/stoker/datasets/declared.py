@@ -63,7 +63,6 @@ def streams_in(dataset: Any, declared_too: bool = False) -> list[Any]:
     """Returns the streams that give a dataset its samples: itself, or those inside a combinator of Stoker.
 
     Args:
-        dataset: any dataset.
         declared_too: whether to look into combinators that declare whether they share themselves out.
     """
     if not is_ours(type(dataset)) or (not declared_too and declared(dataset) is not None):

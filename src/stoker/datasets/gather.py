@@ -156,7 +156,6 @@ def gather_rows(rows: Any, indices: Indices, out: Any) -> None:
     """Writes rows of an array or tensor into one of the same kind.
 
     Raises:
-        IndexError: an index is out of range.
         ValueError: the shapes of the rows differ.
     """
     rows, out = _as_array(rows), _as_array(out)
@@ -342,7 +341,6 @@ def gather_parts(datasets: Sequence[Any], which: Indices, local: Indices, out: A
         datasets: all of one layout.
         which: for each sample of the batch, the number of the dataset that holds it.
         local: its index in that dataset.
-        out: the batch.
 
     Returns:
         None; or `NotImplemented`, and `out` may then have any content.

@@ -275,7 +275,6 @@ def _fits_json(value: Any, inside: set[int], levels: int) -> bool:
     """Returns whether JSON gives a value back as it is.
 
     Args:
-        value: of the sample.
         inside: where lists, dicts and long texts are added; none of them may occur twice.
         levels: of lists and dicts in the value, at most.
     """

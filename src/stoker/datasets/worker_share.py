@@ -59,7 +59,6 @@ class DeclaredShard(Stream[Any]):
     If the shard calls `get_worker_info()` nevertheless, the loader guesses that it does not divide itself further.
 
     Args:
-        dataset: the stream.
         num_shards: the number of workers.
         index: the number of this worker.
     """

@@ -112,15 +112,10 @@ def make_pictures(folder: Path, count: int, on_progress: Callable[[int, int], ob
 
     Args:
         folder: is made if it does not exist.
-        count: of pictures.
         on_progress: is called with the number of pictures that are there, and of all.
 
     Returns:
         The bytes of all.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
-        OSError: a file cannot be written.
     """
     try:
         from PIL import Image

@@ -385,9 +385,6 @@ def write_trace(known: Measurements, path: str) -> None:
     Each loader is a track, on which waiting for a batch and the step with it follow each other, within an epoch.
     Memory and processes are counters. Times are microseconds after `baseTimeNanoseconds`, as torch.profiler writes
     them.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     base = known.begun
     trace = {

@@ -124,7 +124,6 @@ class Recorder:
         """Records that an epoch has begun: `iter(loader)` was called at `begun` and returned at `ready`.
 
         Args:
-            loader: of the program.
             site: the line that iterates.
             begun, ready: times.
             engine: under the loader.

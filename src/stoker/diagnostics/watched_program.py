@@ -61,7 +61,6 @@ class WatchedProgram:
     It has no standard input, and a process group of its own: a terminal's Ctrl-C reaches this process only.
 
     Args:
-        command: the program and its arguments.
         engine: "torch" leaves the loaders as they are, "stoker" puts Stoker's engine in their place.
         limit: ends the program after some batches.
         override: for its loaders.
@@ -269,7 +268,6 @@ class ScriptRun:
     """One run of a program, measured.
 
     Args:
-        command: the program and its arguments.
         engine: "torch" measures the loaders as they are, "stoker" puts Stoker's engine in their place.
         stdout: its standard output; None for this process's.
         composition: whether the samples of batches are noted: their order, classes and lengths.

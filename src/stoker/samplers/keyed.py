@@ -87,11 +87,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def numbered(number: int, count: int) -> int:
-    """Returns the number of one of `count` batches.
-
-    Raises:
-        IndexError: the number is out of range.
-    """
+    """Returns the number of one of `count` batches."""
     if not 0 <= number < count:
         raise IndexError(f"there is no batch {number}: the epoch has {count}, counted from 0")
     return operator.index(number)

@@ -22,7 +22,6 @@ def with_profile(config: dict[str, Any], environment: Mapping[str, str]) -> dict
     environment have keys. Its region and endpoint are added to `config`, from which `profile` is removed.
 
     Raises:
-        MissingExtraError: the option names a profile, and boto3 is not installed.
         ValueError: there is no such profile, or it leads to no credentials.
     """
     name = config.pop("profile", None)

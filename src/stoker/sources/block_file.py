@@ -31,7 +31,6 @@ class BlockAccount:
     """The contents of the file, while this thread of this process alone may change them.
 
     Args:
-        descriptor: of the file.
         count: returns the bytes; called if the file does not know: it is new or damaged, or the machine was started
             anew since it was written, and files may have been lost.
 

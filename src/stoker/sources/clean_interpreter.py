@@ -43,7 +43,6 @@ class CleanInterpreters:
         The function may run twice, if its interpreter ends meanwhile.
 
         Raises:
-            Exception: any that the function raises.
             ChildProcessError: the interpreter died twice.
         """
         idle = self._idle.get()

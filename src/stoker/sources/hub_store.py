@@ -31,9 +31,6 @@ class HubStorage(ObjectStorage):
         storage_options: `token` (False for none), `endpoint`, which override `HF_TOKEN`, the token of `hf auth login`
             and `HF_ENDPOINT`; `client_options` and `retry_config` are dicts of obstore's options.
 
-    Raises:
-        MissingExtraError: huggingface_hub or obstore is not installed.
-
     At each use:
         FileNotFoundError: there is no such repository, revision or file.
         PermissionError: the token is missing or wrong, or the repository is gated.

@@ -263,11 +263,7 @@ def load(path: Path, key: Key) -> list[ListedFolder]:
 
 
 def save(path: Path, key: Key, folders: Sequence[ListedFolder]) -> None:
-    """Writes a listing, whole or not at all. Several processes may do so at once: one of their files stays.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Writes a listing, whole or not at all. Several processes may do so at once: one of their files stays."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

@@ -205,7 +205,6 @@ class _Reader:
     """Reads a database of an open environment.
 
     Args:
-        lmdb: the module.
         environment: the open environment.
         path: of the environment, for messages.
         database: the name of a database, or None.
@@ -315,11 +314,7 @@ def _check_is_there(path: str) -> None:
 
 
 def lmdb_module() -> Any:
-    """Returns the package lmdb.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Returns the package lmdb."""
     try:
         import lmdb
     except ImportError as error:

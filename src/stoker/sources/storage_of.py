@@ -70,7 +70,6 @@ def storage_of(
         MissingExtraError: obstore, or for the Hub huggingface_hub, is not installed, and a place is a URL.
         TypeError, ValueError: `cache` without `cache_size`, or the other way round, or a size that is too small; or a
             token is for two kinds of stores.
-        OSError: the folder of the cache cannot be written.
     """
     places = [places] if isinstance(places, str) else places
     examples = {_kind(place): place for place in places}
@@ -116,19 +115,11 @@ class SourceFiles:
         return SourceFiles([self.places[number]], self.storage)
 
     def opened(self) -> Iterator[File]:
-        """Yields all files, opened, in order.
-
-        Raises:
-            OSError: one cannot be read.
-        """
+        """Yields all files, opened, in order."""
         return opened_all(self.storage, self.places)
 
     def in_sequence(self, number: int) -> File | str:
-        """Returns a file to read from front to back; the path of a local file, which need not stay open.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Returns a file to read from front to back; the path of a local file, which need not stay open."""
         place = self.places[number]
         if not is_remote(place) and not isinstance(self.storage, CachedStorage):
             return place

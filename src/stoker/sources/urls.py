@@ -83,7 +83,6 @@ def check_local(place: str, what: str, instead: str = _PACK) -> None:
     """Checks that a place is no URL.
 
     Args:
-        place: a path.
         what: the word for what is read, in the plural.
         instead: what a user of URLs can do, beside a copy.
 

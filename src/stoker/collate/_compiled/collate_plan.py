@@ -124,7 +124,6 @@ class NumberLeaf(_Small):
     Args:
         kind: the type that has to occur.
         others: the types that may also occur.
-        dtype: of the result.
         leaves: the kind of output.
         first: whether the first sample has to be of the type `kind`.
     """

@@ -52,7 +52,6 @@ class Compiled:
         """Announces at most `count` samples, of one batch or of a run of its rows.
 
         Args:
-            count: of samples.
             lender: gives the memory of the batch.
             travels: whether the batch is handed over to another process.
             run_of: rows of the whole batch, if the samples are a run of them that `rows` will collate.

@@ -80,7 +80,6 @@ def check_samples(
 
     Raises:
         TargetError: the dataset is a stream, or `path` has something else already.
-        OSError: a file cannot be written.
     """
     try:
         count = len(dataset)
@@ -134,11 +133,7 @@ Outline = dict[str, tuple[str, list[int] | None, int | None]]
 
 
 class _Outlines:
-    """The outlines of a dataset's samples, which workers make, so that no sample is sent.
-
-    Args:
-        dataset: of the user.
-    """
+    """The outlines of a dataset's samples, which workers make, so that no sample is sent."""
 
     stoker_protocol = True
 
@@ -194,7 +189,6 @@ class _Progress:
 
     Args:
         path: of the quarantine file.
-        samples: of the dataset.
         classes: number of classes; None if it is not known.
 
     Raises:

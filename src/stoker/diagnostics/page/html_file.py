@@ -44,9 +44,6 @@ def write_page(
         title: the measured program.
         data: plain JSON values, which the script reads.
         scripts: names of the scripts, in order; None for the one of the page's name.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     words = {
         "what": html.escape(what),
@@ -92,7 +89,6 @@ def read_report(path: str) -> Report:
         path: of a file that `stoker run --report` wrote.
 
     Raises:
-        OSError: the file cannot be read.
         ValueError: it is no report, or one of another version.
     """
     text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -128,9 +124,6 @@ def write_profile(profile: LoaderProfile, path: str, title: str, said: Sequence[
         path: of the HTML file.
         title: the profiled program or loader.
         said: sentences about the program and the measurement.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     write_page(path, "profile", "stoker profile", "Profile", title, profile_data(profile, said))
 

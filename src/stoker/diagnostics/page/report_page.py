@@ -45,9 +45,6 @@ def write_report(known: Measurements, path: str, title: str, engine: str) -> Non
         path: of the HTML file.
         title: the command that was run.
         engine: "torch" or "stoker".
-
-    Raises:
-        OSError: the file cannot be written.
     """
     data = {"report": VERSION, "program": title, **page_data(known, engine)}
     scripts = ("what_if_model", "findings", "page", "what_if", "composition")

@@ -94,7 +94,6 @@ def open_source(name: str, query: str | None = None) -> OpenedSource:
 
     Raises:
         TargetError: there is no such thing, or nothing tells how to open it.
-        MissingExtraError: the package that reads it is not installed.
         Exception: what the dataset of such files raises.
     """
     module, colon, _ = name.partition(":")

@@ -138,7 +138,6 @@ def write_sheet(source: OpenedSource, path: str, images: int) -> None:
 
     Raises:
         PreviewError: the samples hold no images.
-        MissingExtraError: Pillow is not installed.
     """
     if source.stream is not None:
         dataset: Any = list(itertools.islice(source.stream(), images))

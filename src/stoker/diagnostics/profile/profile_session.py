@@ -119,9 +119,6 @@ class ProfileTrace:
     to the wait that ends with it. Times are microseconds behind `baseTimeNanoseconds`, as torch.profiler writes them,
     so both traces can be merged.
 
-    Args:
-        path: of the file.
-
     Raises:
         OSError: the file cannot be written. It is made at once, so that an epoch is not measured in vain.
     """
@@ -146,11 +143,7 @@ class ProfileTrace:
         self._ended = now
 
     def write(self) -> None:
-        """Writes the file.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Writes the file."""
         self._batches.sort(key=lambda times: times.asked)
         begun = [made.begun for times in self._batches for made in times.made]
         base = min([*begun, *(times.asked for times in self._batches[:1])], default=time.perf_counter())

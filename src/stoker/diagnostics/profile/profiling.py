@@ -277,8 +277,6 @@ class LoopTimes:
 
         Args:
             sums: of the loader's batches.
-            dataset: of the loader.
-            num_workers: of the loader.
             samples: number of samples received; None for those that `sums` has counted.
             sampler: its class.
         """

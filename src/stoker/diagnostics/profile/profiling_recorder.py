@@ -281,7 +281,6 @@ class ProfiledLoop:
         """Begins an epoch.
 
         Args:
-            loader: of the program.
             engine: under it.
             is_own: whether the loader is Stoker's, and no torch loader.
         """

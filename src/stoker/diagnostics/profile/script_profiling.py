@@ -78,7 +78,6 @@ class ScriptProfiling:
     """Profiles the loaders of a program, on Stoker's engine.
 
     Args:
-        command: the program and its arguments.
         batches: number of batches of a loader after which the program is ended.
         site: the line that iterates ("train.py:31"); None for the loader for which the program waits most.
         stacks: whether the stacks of workers are sampled.

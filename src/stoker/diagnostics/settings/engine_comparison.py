@@ -186,7 +186,6 @@ class EngineRounds:
     The order of the engines alternates, so that neither has always the files that the other has read.
 
     Args:
-        command: the program and its arguments.
         batches: of the loader in each run; None for as many as torch's engine gives in `seconds`.
         seconds: of the first run, after the first batch.
         rounds: runs of each engine.

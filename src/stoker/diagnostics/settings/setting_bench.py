@@ -291,10 +291,6 @@ def write_plot(trials: Sequence[SettingTrial], path: str, title: str, verdict: s
         path: of the file; its ending decides.
         title: the measurement.
         verdict: the heading.
-
-    Raises:
-        MissingExtraError: an image is asked for, and matplotlib is not installed.
-        OSError: the file cannot be written.
     """
     if path.lower().endswith(IMAGES):
         _write_image(trials, path, title)
@@ -307,7 +303,6 @@ def check_plot(path: str) -> None:
 
     Raises:
         ValueError: the file's name has another ending.
-        MissingExtraError: matplotlib is not installed.
     """
     if not path.lower().endswith((*PAGES, *IMAGES)):
         endings = ", ".join((PAGES[0], *IMAGES[:-1]))
@@ -325,7 +320,6 @@ def curves(trials: Sequence[SettingTrial], over_workers: bool) -> dict[str, Any]
     """Returns the rates over one argument, with a line for each value of the other; None where nothing was measured.
 
     Args:
-        trials: of the grid.
         over_workers: whether the workers are the axis, and not the batch sizes.
     """
     points = {}

@@ -102,11 +102,7 @@ class FileContents(NamedTuple):
         return opened(self.storage, self.place, self.version)
 
     def binary(self) -> IO[bytes]:
-        """Returns the file as Python's file object.
-
-        Raises:
-            OSError: it cannot be opened.
-        """
+        """Returns the file as Python's file object."""
         return open(self.path, "rb") if self.storage is None else file_object(self.opened())
 
 
@@ -207,7 +203,6 @@ class StoredRows:
 
         Raises:
             FileChangedError: the file was changed since the dataset was made.
-            OSError: it cannot be read.
         """
         stored, size = self._stored, self._row_bytes
         if not size:
@@ -244,7 +239,6 @@ class MappedFile:
         contents: the contents of the file when the dataset was made.
 
     Raises:
-        OSError: it cannot be opened.
         FileChangedError: it was changed since.
     """
 
@@ -285,7 +279,6 @@ class MappedRows:
 
     Args:
         array: in memory, or over a map.
-        stored: its description.
         file: the map, if it is over one.
     """
 

@@ -27,7 +27,6 @@ class StoredZarr:
 
     Raises:
         FileChangedError: it was changed since the dataset was made.
-        OSError: the store failed.
 
     Attributes:
         name: for messages.
@@ -62,7 +61,6 @@ class _ObjectsBelow(Store):  # type: ignore[misc, unused-ignore]
 
     Args:
         place: the URL of the folder.
-        storage: the store.
         is_missing: called when there is no such object: chunks of an array that was removed would be fill values.
     """
 

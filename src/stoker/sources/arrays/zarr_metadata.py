@@ -63,11 +63,9 @@ def zarr_in_store(place: str, storage: Storage) -> FileContents:
 
     Args:
         place: the URL of the folder.
-        storage: the store.
 
     Raises:
         ArrayFileError: it is neither, or its metadata cannot be read.
-        OSError: the store failed.
     """
     name = shown(place)
     for file in FILES:
@@ -161,10 +159,6 @@ def parsed(file: str, data: bytes) -> dict[str, Any]:
 
 def described(file: str, fields: dict[str, Any]) -> StoredArray | None:
     """Returns the array that a metadata file describes; None for a group.
-
-    Args:
-        file: its name.
-        fields: its contents.
 
     Raises:
         ArrayFileError: it does not describe an array of numbers.

@@ -40,19 +40,11 @@ class ClipFile(NamedTuple):
         return not is_remote(self.place) and not isinstance(self.storage, CachedStorage)
 
     def version(self) -> Version:
-        """Returns the version that the file has now.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Returns the version that the file has now."""
         return (LocalFile(self.place) if self.is_local else self.storage.open(self.place)).version
 
     def open(self) -> OpenClipFile:
-        """Opens the file.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Opens the file."""
         file = LocalFile(self.place) if self.is_local else opened(self.storage, self.place, self.known)
         return OpenClipFile(self.name, file, self.place if self.is_local else None)
 
@@ -62,7 +54,6 @@ class OpenClipFile:
 
     Args:
         name: for messages.
-        file: the open file.
         path: of a file of this machine; None for one of a store.
 
     Attributes:
@@ -80,19 +71,11 @@ class OpenClipFile:
 
     @cached_property
     def head(self) -> bytes:
-        """The first bytes, read once.
-
-        Raises:
-            OSError: they cannot be read.
-        """
+        """The first bytes, read once."""
         return self._file.read(0, _HEAD)
 
     def read(self, begin: int, length: int) -> bytes:
-        """Returns `length` bytes from byte `begin` on; fewer only at the end, or where `stream()` ended.
-
-        Raises:
-            OSError: they cannot be read.
-        """
+        """Returns `length` bytes from byte `begin` on; fewer only at the end, or where `stream()` ended."""
         if self._stream is None or self._stream.size != self.version.size:
             return self._file.read(begin, length)
         place = self._stream.tell()  # where the library goes on
@@ -113,11 +96,7 @@ class OpenClipFile:
 
     @contextmanager
     def errors_of_store(self) -> Iterator[None]:
-        """Raises the error that ended the last file object, if one did, in place of what the library made of it.
-
-        Raises:
-            OSError: the store failed, or the file was changed.
-        """
+        """Raises the error that ended the last file object, if one did, in place of what the library made of it."""
         try:
             yield
         except Exception as error:
@@ -165,7 +144,6 @@ def check_is_whole(file: OpenClipFile) -> None:
 
     Raises:
         MediaFileError: the file is smaller.
-        OSError: it cannot be read.
     """
     size, promised = file.version.size, promised_size(file.head)
     if promised is not None and size < promised and not _data_are_whole(file):

@@ -29,7 +29,6 @@ class ClipsOfFiles(Dataset[Any]):
     """Clips of files by index: the base of the public classes, which define `_count` and `_read`.
 
     Args:
-        files: places of files.
         labels: one for each file, or None.
         cut: how a file is cut into clips.
         transform: a function of the sample.
@@ -74,11 +73,7 @@ class ClipsOfFiles(Dataset[Any]):
             self._ends = np.cumsum(counts, dtype=np.int64)
 
     def _count(self, file: ClipFile) -> int:
-        """Returns the number of consecutive clips of a file.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Returns the number of consecutive clips of a file."""
         raise NotImplementedError
 
     def _read(self, file: ClipFile, number: int) -> dict[str, Any]:

@@ -67,7 +67,6 @@ def frame_times(file: ClipFile) -> FrameTimes:
     Raises:
         MediaFileError: the file is truncated, damaged, or holds no video whose frames have times.
         FileChangedError: it was written to meanwhile.
-        OSError: it cannot be read.
     """
     opened = file.open()
     version = opened.version
@@ -179,8 +178,6 @@ def opened_container(file: OpenClipFile) -> Any:
 
     Raises:
         MediaFileError: the file is empty, truncated, damaged, or of no format that the library knows.
-        MissingExtraError: PyAV is not installed.
-        OSError: the file cannot be read.
     """
     av = pyav()
     if not file.version.size:
@@ -217,7 +214,6 @@ def named_errors(file: OpenClipFile, what: str = "cannot be opened") -> Iterator
 
     Raises:
         MediaFileError: the library raised an error.
-        OSError: the store failed, or the file was changed.
     """
     try:
         with file.errors_of_store():
@@ -229,11 +225,7 @@ def named_errors(file: OpenClipFile, what: str = "cannot be opened") -> Iterator
 
 
 def pyav() -> Any:
-    """Returns the module `av`.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Returns the module `av`."""
     try:
         import av
     except ImportError as error:

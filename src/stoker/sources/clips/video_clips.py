@@ -179,15 +179,11 @@ Frames = np.ndarray[Any, np.dtype[np.uint8]]
 class VideoFile:
     """An open video. Belongs to one process and, at a time, to one thread. Runs no thread.
 
-    Args:
-        file: which is opened.
-
     Attributes:
         times: of the frames.
 
     Raises:
         MediaFileError: the file is truncated, damaged, or holds no video.
-        OSError: it cannot be read.
     """
 
     def __init__(self, file: ClipFile) -> None:

@@ -322,7 +322,6 @@ class HDF5Place:
 
     Args:
         path: of the file, or its URL.
-        storage_options: of the store.
         cache: a folder that keeps the data that is read; None for none. With it a local file is read through a store.
         cache_size: bytes that the cache may take.
 
@@ -359,9 +358,6 @@ class HDF5Place:
         Args:
             version: which it had; None if that is not known. A file that has another one now may be found when it is
                 read.
-
-        Raises:
-            OSError: there is no such file, or it cannot be read.
         """
         if not self.is_remote:
             return LocalFile(self._place).version, None

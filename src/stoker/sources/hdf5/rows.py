@@ -178,7 +178,6 @@ class SharedMapRows:
 
     Args:
         table: the `h5py.Dataset`, for which `is_in_one_piece` is true.
-        file: the map.
     """
 
     def __init__(self, table: Any, file: MappedFile) -> None:

@@ -44,7 +44,6 @@ class KafkaConfig:
     Raises:
         ValueError: no brokers are named, `group` is empty or another one than in `config`, or a setting is one that the
             stream makes itself.
-        MissingExtraError: confluent-kafka is not installed.
 
     Attributes:
         servers: the brokers.

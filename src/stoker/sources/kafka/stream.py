@@ -323,11 +323,7 @@ class PartitionRecords(Stream[Record]):
 
 
 class RecordDecoder:
-    """Calls a function with a record; an error names the record.
-
-    Args:
-        function: of the record.
-    """
+    """Calls a function with a record; an error names the record."""
 
     def __init__(self, function: Callable[[Record], Any]) -> None:
         self.function = function

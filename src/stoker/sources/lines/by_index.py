@@ -25,9 +25,6 @@ class IndexedRecords:
     """The records of files, by file and number, as bytes. Thread safe; each process opens its own files.
 
     Args:
-        files: the files.
-        cutting: how they are cut into records.
-        encoding: of the text.
         stream: the name of the class that reads compressed files.
         parser: that checks the begin of each file; None for files that are checked elsewhere.
 
@@ -39,7 +36,6 @@ class IndexedRecords:
         CompressedFileError: a file is compressed.
         FileChangedError: a file was written to while it was indexed.
         RecordError: the parser refuses a file.
-        OSError: a file cannot be read.
     """
 
     def __init__(
@@ -78,7 +74,6 @@ class IndexedRecords:
         """Returns a record, with its line end and the empty lines behind it.
 
         Raises:
-            OSError: the file cannot be read.
             FileChangedError: it was changed since the dataset was made.
         """
         path = self.files[file]
@@ -208,14 +203,11 @@ def index_of(path: str, cutting: Cutting, begin: int, storage: Storage, opened: 
     The index of a remote file lies in the user's cache folder.
 
     Args:
-        path: of the file.
         cutting: how it is cut into records.
         begin: the byte at which its text begins.
-        storage: of the file.
         opened: the file, if it is open.
 
     Raises:
-        OSError: the file cannot be read.
         FileChangedError: it was written to meanwhile.
     """
     file = opened or storage.open(path)

@@ -32,11 +32,7 @@ def compression_of(begin: bytes) -> str | None:
 
 
 def check_zstd(files: list[str]) -> None:
-    """Checks that files with the suffix of zstd can be decompressed.
-
-    Raises:
-        MissingExtraError: there is such a file, and the package is not installed.
-    """
+    """Checks that files with the suffix of zstd can be decompressed."""
     if any(path.lower().endswith(_ZSTD_SUFFIXES) for path in files):
         zstd_module()
 
@@ -45,8 +41,6 @@ def text_of(file: File | str, offset: int, name: str) -> io.BufferedReader:
     """Returns the text of a file, or of a local path, from `offset` on, which must be the start of a line, or the end.
 
     Raises:
-        OSError: the file cannot be read.
-        MissingExtraError: it is compressed with zstd, and the package is not installed.
         StateMismatchError: no line begins at `offset`.
     """
     text = decompressed(file)
@@ -61,12 +55,7 @@ def text_of(file: File | str, offset: int, name: str) -> io.BufferedReader:
 
 
 def decompressed(file: File | str) -> io.BufferedReader:
-    """Returns the bytes of a file, or of a local path, decompressed if it begins as gzip or zstd does.
-
-    Raises:
-        OSError: the file cannot be read.
-        MissingExtraError: it is compressed with zstd, and the package is not installed.
-    """
+    """Returns the bytes of a file, or of a local path, decompressed if it begins as gzip or zstd does."""
     text: io.BufferedReader = io.BufferedReader(_Reopened(file) if isinstance(file, str) else _Positioned(file), BLOCK)
     compression = compression_of(text.peek(4))
     if compression == "gzip":

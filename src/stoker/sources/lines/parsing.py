@@ -25,7 +25,6 @@ class TextParser:
     """A line as `str`, without its end.
 
     Args:
-        encoding: of the text.
         errors: the handling of undecodable bytes.
     """
 
@@ -50,7 +49,6 @@ class TextParser:
         Args:
             begin: of the file, its first bytes.
             is_alone: whether the file has a single record.
-            path: of the file, for messages.
 
         Raises:
             RecordError: it has not.
@@ -63,7 +61,6 @@ class JSONParser(TextParser):
     """A line as the value that it holds in JSON.
 
     Args:
-        encoding: of the text.
         errors: the handling of undecodable bytes.
         columns: keys of the objects to keep; None for values of any kind, whole.
     """
@@ -107,9 +104,7 @@ class CSVParser(TextParser):
     """A record as a dict by column name.
 
     Args:
-        encoding: of the text.
         errors: the handling of undecodable bytes.
-        cutting: of the file.
         names: of all columns, in the file's order.
         columns: the names to keep, in the sample's order.
         types: of columns, functions of `str`; the others stay `str`.
@@ -159,9 +154,7 @@ class FieldParser(TextParser):
     """A CSV record as a list of its fields, as Python's csv module reads it, without that module's limit of length.
 
     Args:
-        encoding: of the text.
         errors: the handling of undecodable bytes.
-        cutting: of the file.
     """
 
     def __init__(self, encoding: str, errors: str, cutting: Cutting) -> None:

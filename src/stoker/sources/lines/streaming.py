@@ -36,14 +36,8 @@ class UntransformedRecords(PartStream[Any]):
     """The samples of files, before a transform.
 
     Args:
-        files: the files.
-        cutting: how they are cut into records.
         parser: makes a sample of a record.
-        encoding: of the text.
         first: the number of the first record of a file that is a sample.
-
-    Raises:
-        MissingExtraError: a file is compressed with zstd, and the package is not installed.
     """
 
     def __init__(self, files: SourceFiles, cutting: Cutting, parser: TextParser, encoding: str, first: int = 0) -> None:

@@ -86,7 +86,6 @@ class MDSFolder:
 
         Raises:
             FileNotFoundError: there is none.
-            OSError: it cannot be read.
         """
         try:
             file = (self.storage if self._is_remote else LocalStorage()).open(self.index)
@@ -108,9 +107,6 @@ class MDSFolder:
 
         A store is asked for many files at once, for all by the same place in their lists, and for those that are
         missing one by one.
-
-        Raises:
-            OSError: the store cannot be asked.
         """
         if not self._is_remote:
             return [next((file for name in each if (file := self._local(name)) is not None), None) for each in names]
@@ -197,9 +193,7 @@ def shards_in(folder: MDSFolder) -> list[Shard]:
     Raises:
         FileNotFoundError: there is no index.json, or a shard is missing.
         ShardError: index.json is damaged or of another format, or a shard is truncated.
-        MissingExtraError: a shard is compressed with zstd, and its package is not installed.
         ValueError: a shard is compressed in another way.
-        OSError: the folder cannot be read.
     """
     path, contents = shown(folder.index), folder.read_index()
     try:
@@ -310,7 +304,6 @@ class ShardReader:
         """Returns the bytes of a sample of a shard.
 
         Raises:
-            OSError: the shard cannot be read.
             ShardError: it is damaged.
             FileChangedError: it was changed since the dataset was made.
             RecordError: the place of the sample is not in the shard.

@@ -60,7 +60,6 @@ class RowGroups:
         FileNotFoundError: a path or pattern leads to no file.
         TypeError: `columns` is a single text.
         ValueError: there are no files, no columns, or no rows; or `partitioning` is another value.
-        MissingExtraError: pyarrow is not installed.
         ParquetFileError: a file is truncated, damaged, or no Parquet file.
         MissingColumnError: a file has no such column.
         SchemaMismatchError: two files have different columns, or types of them.
@@ -152,7 +151,6 @@ class RowGroups:
             FileChangedError: the file was changed since its footer was read.
             ParquetFileError: the file is damaged.
             SchemaMismatchError: a column is a partition too, with another value.
-            OSError: the file cannot be read.
         """
         return self._decoded(number, self._table(number))
 

@@ -26,7 +26,6 @@ class DecodedGroup:
     """The columns of a row group in memory. Immutable, thread safe.
 
     Args:
-        arrow: the module `pyarrow`.
         table: the row group, an Arrow table.
         columns: the names of the columns, in the order of a sample.
         origin: returns the file of a row, and its number there.
@@ -234,7 +233,6 @@ class Partitions:
     a file whose path does not have it. If a path has it twice, the first one counts.
 
     Args:
-        arrow: the module `pyarrow`.
         files: names of the files, for messages.
         folders: the names of the folders above each file that may be partitions.
 
@@ -291,10 +289,8 @@ def check_equal(arrow: Any, table: Any, texts: Texts, path: str) -> None:
     """Checks that the columns of a row group that are partitions too have the value of the partition.
 
     Args:
-        arrow: the module `pyarrow`.
         table: the row group, an Arrow table.
         texts: of the partitions.
-        path: of the file, for messages.
 
     Raises:
         SchemaMismatchError: a column has another value.
@@ -347,7 +343,6 @@ def transformed(transform: Callable[[Any], Any], sample: Any, find: Callable[[],
     """Returns the result of a transform, which can ask for the origin of its sample.
 
     Args:
-        transform: the user's function.
         sample: its argument.
         find: returns the origin. It is called only if the transform asks for it, or raises.
 

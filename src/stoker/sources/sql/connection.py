@@ -86,7 +86,6 @@ class DirectConnection(Connection):
     """A connection in this process.
 
     Args:
-        database: the database.
         shown: the query in messages.
 
     Raises:
@@ -213,7 +212,6 @@ class CleanConnection(Connection):
     fits in the pipe and one portion. It ends when this process does, however that ends.
 
     Args:
-        database: the database.
         shown: the query in messages.
 
     Raises:
@@ -363,13 +361,10 @@ def connect(database: Database, shown: str) -> Connection:
     """Returns a new connection.
 
     Args:
-        database: the database.
         shown: the query in messages.
 
     Raises:
-        FileNotFoundError: there is no such file.
         DatabaseConnectionError: the database cannot be opened or reached.
-        MissingExtraError: the driver is not installed.
     """
     kind = CleanConnection if database.wants_clean_interpreter else DirectConnection
     return kind(database, shown)

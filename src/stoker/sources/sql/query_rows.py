@@ -22,7 +22,6 @@ class QueryRows(Stream[dict[str, Any]]):
     """The rows of a query, as dicts.
 
     Args:
-        query: the query.
         parts: the number of parts, or the keys at which the parts but the first begin. Without a key, there is one.
 
     Raises:

@@ -22,7 +22,6 @@ class RowQuery:
 
     Args:
         text: the statement.
-        url: of the database.
         key: a column, or None.
         parameters: of the statement.
     """
@@ -174,10 +173,8 @@ def select_range(
     """Returns the statement that selects the rows from key `low` on and below `high`, by key, and its parameters.
 
     Args:
-        database: the database.
         query: selects all rows.
         parameters: of `query`.
-        key: the column.
         low: the first key; None for the beginning.
         high: the key behind the last; None for the end.
     """

@@ -58,7 +58,6 @@ class SampleDecoder:
 
         Raises:
             RecordError: a decoder raised.
-            MissingExtraError: a decoder needs a package that is not installed.
         """
         for extension, data in sample.items() if self._table else ():
             decoder = self._table.get(extension) or self._table.get(extension.rpartition(".")[2])

@@ -34,7 +34,6 @@ def foreign_index(path: str, file: File) -> ShardIndex | None:
 
     Raises:
         ShardIndexError: the file does not belong to the shard: it is damaged, or names bytes behind the shard's end.
-        OSError: it cannot be read.
     """
     stem = path.removesuffix(".tar")
     folder, name = os.path.split(path)
@@ -123,7 +122,6 @@ def wids_shards(path: str) -> list[tuple[str, int]] | None:
 
     Raises:
         ValueError: the file is not JSON, or an entry has no path or number.
-        OSError: it cannot be read.
     """
     with open(path, encoding="utf-8") as file:
         content = json.load(file)
@@ -197,11 +195,7 @@ def check_no_end(path: str, file: File, storage: Storage, folder: Folder | None,
     """Warns of a shard that is read in sequence and has no end mark, once for a stream.
 
     Args:
-        path: of the shard.
-        file: the shard.
-        storage: of the shard.
         folder: of indexes.
-        once: of the stream.
 
     Raises:
         ShardError: an index says that the shard was longer.

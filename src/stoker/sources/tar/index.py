@@ -206,7 +206,6 @@ def local_place(path: str, folder: Folder | None) -> str:
     """Returns the file of this machine in which the index of a shard lies, or would.
 
     Args:
-        path: of the shard.
         folder: of indexes; None for the shard's own folder, or the user's cache folder if the shard is remote.
     """
     return index_place(path, SUFFIX, folder)
@@ -218,7 +217,6 @@ def existing_index(path: str, storage: Storage, folder: Folder | None = None) ->
 
     Raises:
         ShardIndexError: it is damaged.
-        OSError: it cannot be read.
     """
     place = local_place(path, folder)
     if os.path.exists(place):
@@ -240,16 +238,12 @@ def index_of(path: str, file: File, storage: Storage, folder: Folder | None = No
     """Returns the index of a shard: the one that exists, or a new one, which is written if its folder allows it.
 
     Args:
-        path: of the shard.
-        file: the shard.
-        storage: of the shard.
         folder: as in `local_place`.
 
     Raises:
         ShardError: the shard is truncated or damaged.
         ShardIndexError: the index does not belong to the shard. An index of a remote shard is then made anew.
         DuplicateKeyError: two samples have the same key.
-        OSError: the shard cannot be read.
     """
     name, place = shown(path), local_place(path, folder)
     existing = existing_index(path, storage, folder)

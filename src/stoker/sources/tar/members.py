@@ -39,7 +39,6 @@ class MemberReader:
     The attributes describe the current member: reading them is cheaper than an object for each member.
 
     Args:
-        file: the open shard.
         path: its path, for messages.
         position: the byte of the first header to read.
         window: bytes read at once.

@@ -283,10 +283,6 @@ class _OpenShard:
     """A shard that is read piece by piece.
 
     Args:
-        number: of the shard.
-        path: of the shard.
-        file: the shard.
-        pieces: of the shard.
         starts: the bytes at which its pieces begin, from the first on, as far as known; more are added.
         on_no_end: called if the shard has no end mark.
 

@@ -29,11 +29,7 @@ Checksum = Callable[[bytes], int]
 
 
 def checksum() -> Checksum:
-    """Returns the function that gives the CRC-32C of bytes.
-
-    Raises:
-        MissingExtraError: its package is not installed.
-    """
+    """Returns the function that gives the CRC-32C of bytes."""
     try:
         import google_crc32c
     except ImportError as error:
@@ -83,15 +79,12 @@ def record_offsets(path: str, file: File, storage: Storage, crc: Checksum | None
     index of a remote file lies in the user's cache folder.
 
     Args:
-        path: of the file.
         file: the file itself, open.
-        storage: of the file.
         crc: the function for checksums; None not to check.
 
     Raises:
         ShardError: the file is truncated or damaged.
         FileChangedError: it was written to meanwhile.
-        OSError: it cannot be read.
     """
     index_path, name = index_place(path, ".records.index"), shown(path)
     identity = {"format": _FORMAT, **file.version._asdict()}

@@ -85,7 +85,6 @@ class ExampleStream(PartStream[Any]):
     """The records of files, before a transform.
 
     Args:
-        files: the files.
         decoder: of the records; None for their bytes.
         check: whether to compare checksums.
     """

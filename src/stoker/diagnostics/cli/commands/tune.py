@@ -315,7 +315,6 @@ def measure_grid(
         command: by which it was called, without `stoker`.
         target: as of `bench`, like the following.
         workers: numbers of workers.
-        batch_sizes: of the loader.
         step_ms: of a training step.
         each: seconds of each setting.
         plot: the file of the curves.
