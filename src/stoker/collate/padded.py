@@ -119,7 +119,6 @@ def masks_beside(fields: dict[Any, Any], suffix: Callable[[Any], str | None]) ->
     """Returns the collated fields of a mapping with each `Padded` as two: its values, and its mask.
 
     Args:
-        fields: the fields by their keys.
         suffix: returns what is added to a field's key to name its mask.
 
     Raises:

@@ -338,7 +338,6 @@ def gather_parts(datasets: Sequence[Any], which: Indices, local: Indices, out: A
     """Makes each dataset write its part of a batch, unless each part would be only a few samples.
 
     Args:
-        datasets: all of one layout.
         which: for each sample of the batch, the number of the dataset that holds it.
         local: its index in that dataset.
 

@@ -209,7 +209,6 @@ class WindowStarts:
     """The first token of each window. Immutable and thread safe.
 
     Args:
-        tokens: their number.
         length: of x; a window has one token more, for y.
         stride: the distance between two windows.
         documents: where documents begin, ascending; windows are cut in each of them alone. None for one document.

@@ -100,7 +100,6 @@ class MeasuredLoader:
         Args:
             samples: of the processes, from which CPU time and memory during the epochs follow. Without them the times
                 of batches in workers are left out, too.
-            gpus: samples of the GPUs.
         """
         waited = first = steady_waited = steady = spent = cpu = used = idle = ends = 0.0
         batches = count = 0

@@ -51,7 +51,6 @@ def growth_curves(known: Measurements, loaders: Sequence[MeasuredLoader], times:
     """Returns the workers' own memory over time, by the number of the loader whose workers grow.
 
     Args:
-        known: the run.
         loaders: those of the page.
         times: seconds from the beginning of the run.
     """

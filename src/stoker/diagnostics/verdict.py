@@ -122,8 +122,6 @@ def cause_and_change(loader: LoaderSummary, cpus: int, quota: float = math.inf) 
     """Returns why a loop waits for its batches, one of `CAUSES`, and the change that it needs.
 
     Args:
-        loader: its figures.
-        cpus: that the program may use.
         quota: CPUs of time that the control groups grant.
     """
     known = _Figures(loader, cpus, quota)

@@ -222,7 +222,6 @@ def run_to_limit(program: WatchedProgram, seconds: float | None = None) -> str |
     their partner.
 
     Args:
-        program: that was started.
         seconds: that it may take; None for any.
     """
     begun, patience = time.perf_counter(), None

@@ -65,11 +65,7 @@ class Thinning:
 
 
 class WorkerHooks:
-    """The hooks of this process.
-
-    Args:
-        recorder: is given the times.
-    """
+    """The hooks of this process."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -164,11 +160,7 @@ def note_workers(recorder: Recorder, loader: Any, mark: str | None) -> None:
 
 
 class FaultHooks:
-    """Records the faults of this process.
-
-    Args:
-        recorder: is given the records.
-    """
+    """Records the faults of this process."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -321,7 +321,6 @@ def decoder_of(device: Any) -> Decoder:
     """Returns TorchCodec's decoder. Never torchvision's, which overwrites memory that is in use.
 
     Raises:
-        MissingExtraError: it is not installed, or older than 0.17.
         DeviceError: it does not decode on this device.
     """
     if device.type != "cuda":

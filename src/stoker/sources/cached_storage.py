@@ -191,7 +191,6 @@ class CachedFile:
     """A file of a store, of which blocks are kept in a cache. Thread safe if the file below is.
 
     Args:
-        file: the file of the store.
         failures: whether the cache may be written.
         block_size: in bytes.
         name: of the store, part of the blocks' names.

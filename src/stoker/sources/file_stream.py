@@ -39,7 +39,6 @@ class FileStream(Stream[Any]):
 
     Args:
         files: their names, in order.
-        source: of the samples.
         transform: a function of the sample, or None.
 
     Attributes:

@@ -72,7 +72,6 @@ def list_folders(root: str, tops: Iterable[str], accept: Accept, earlier: Iterab
     Args:
         root: path of the folder that holds them.
         tops: their names, in the order of the listing. A name that leads to no folder is left out.
-        accept: selects the files.
         earlier: an earlier listing with the same `accept`: its unchanged folders are taken as they are.
 
     Raises:
@@ -188,11 +187,7 @@ def _children(known: Mapping[str, ListedFolder]) -> dict[str, list[str]]:
 
 
 class ProgressLine:
-    """A line on standard error, while it is a terminal, of a listing that takes longer than a second.
-
-    Args:
-        root: the folder that is listed.
-    """
+    """A line on standard error, while it is a terminal, of a listing that takes longer than a second."""
 
     def __init__(self, root: str) -> None:
         self._root = root

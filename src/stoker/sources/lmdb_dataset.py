@@ -206,7 +206,6 @@ class _Reader:
 
     Args:
         environment: the open environment.
-        path: of the environment, for messages.
         database: the name of a database, or None.
     """
 

@@ -60,9 +60,6 @@ def places_and_folders(
     The fixed part ends before the first folder with a special character. A path or URL without a pattern is fixed as a
     whole if it is given alone; of one in a list, all folders count.
 
-    Args:
-        given, what, storage_options: as `places_of` takes them.
-
     Raises: as `places_of`.
     """
     pairs = _found(places, what, storage_options)

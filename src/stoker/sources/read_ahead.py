@@ -104,7 +104,6 @@ class _Fetch(threading.Thread):
     """Reads bytes of a file, at once or in a thread.
 
     Args:
-        begin: the first byte.
         end: the byte behind the last.
     """
 

@@ -74,7 +74,6 @@ def opened_all(storage: Storage, paths: Sequence[str], tail: int = 0) -> Iterato
     """Yields files of a store in order.
 
     Args:
-        paths: of the files.
         tail: the last bytes of each file that will be read at once.
     """
     return storage.open_all(paths, tail) if isinstance(storage, OpensTogether) else map(storage.open, paths)

@@ -140,8 +140,6 @@ def source_files(
     """Returns the files that places stand for, without indexes of others among them: `data/*` finds both.
 
     Args:
-        files: as `places_of` takes them.
-        storage_options: of object stores, see `ObjectStorage`.
         cache: a folder that keeps the data that is read; None for none.
         cache_size: bytes that the cache may take.
 

@@ -25,11 +25,7 @@ SMALL = 256
 
 
 class Compiled:
-    """The default collation for batches of one dataset. Not thread safe: each worker has its own.
-
-    Args:
-        output: the kind of leaves.
-    """
+    """The default collation for batches of one dataset. Not thread safe: each worker has its own."""
 
     def __init__(self, output: registry.Output | None) -> None:
         self._output = output

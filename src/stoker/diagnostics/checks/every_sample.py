@@ -188,7 +188,6 @@ class _Progress:
     """The state of a check, in a file beside the quarantine file until the check ends.
 
     Args:
-        path: of the quarantine file.
         classes: number of classes; None if it is not known.
 
     Raises:

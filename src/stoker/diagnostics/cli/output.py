@@ -106,7 +106,6 @@ def check_output(
 
     Args:
         path: of the file; None for none.
-        option: that names it.
         kind: of file that is written. An existing file has to be one, or to be empty; None for any.
         script: that is run, which is never replaced.
 
@@ -161,7 +160,6 @@ class StatusLine:
     included, never touch it. On anything but a terminal nothing is written.
 
     Args:
-        stream: of the terminal.
         others: streams that have to be terminals as well: those that the program writes to.
     """
 

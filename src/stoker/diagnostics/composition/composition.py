@@ -18,11 +18,7 @@ PICTURE = 5000
 
 
 def composition_of(records: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Returns orders of epochs, classes and lengths of a loader as plain JSON values; None if nothing is known.
-
-    Args:
-        records: the notes of its epochs.
-    """
+    """Returns orders of epochs, classes and lengths of a loader as plain JSON values; None if nothing is known."""
     epochs = noted_epochs(records)
     orders = [order for epoch in epochs if (order := order_of(epoch)) is not None]
     classes, padding = class_shares(epochs), padding_shares(epochs)
@@ -177,7 +173,6 @@ def batch_composition(epochs: Sequence[NotedEpoch], shares: Sequence[float]) -> 
     """Returns how many classes a batch has, and the share of its most frequent one, over the batches of full size.
 
     Args:
-        epochs: with labels.
         shares: of the classes in the dataset: batches drawn from it at random are told beside it.
     """
     full = max(int(epoch.sizes.max()) for epoch in epochs)

@@ -37,11 +37,8 @@ def write_page(
     """Writes a page.
 
     Args:
-        path: of the HTML file.
         name: of the page: "page" for `page.html` and `page.js`.
-        command: that makes it.
         what: the kind of page, for the title of the window.
-        title: the measured program.
         data: plain JSON values, which the script reads.
         scripts: names of the scripts, in order; None for the one of the page's name.
     """
@@ -120,9 +117,6 @@ def write_profile(profile: LoaderProfile, path: str, title: str, said: Sequence[
     """Writes the report of a profile, some 100 to 600 kB.
 
     Args:
-        profile: of a loader.
-        path: of the HTML file.
-        title: the profiled program or loader.
         said: sentences about the program and the measurement.
     """
     write_page(path, "profile", "stoker profile", "Profile", title, profile_data(profile, said))

@@ -41,9 +41,6 @@ def write_report(known: Measurements, path: str, title: str, engine: str) -> Non
     """Writes the report of a run, some 100 kB to 1 MB.
 
     Args:
-        known: the run.
-        path: of the HTML file.
-        title: the command that was run.
         engine: "torch" or "stoker".
     """
     data = {"report": VERSION, "program": title, **page_data(known, engine)}
@@ -243,8 +240,6 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
 
     Args:
         loader: measured with its workers.
-        samples: of all processes.
-        cpus: that the program may use.
     """
     works = [work for made in loader.works for work in made]
     if len(works) < ENOUGH:

@@ -133,7 +133,6 @@ def write_sheet(source: OpenedSource, path: str, images: int) -> None:
 
     Args:
         source: whose samples hold images; encoded ones are decoded.
-        path: of the PNG.
         images: number of images at most.
 
     Raises:

@@ -18,7 +18,6 @@ class ProfileSession:
     """The arrangements in the loader while it is profiled: from `begin` to `end`, as often as these are called.
 
     Args:
-        loader: of Stoker's.
         end_workers: ends the persistent workers of the loader.
         sums: of the batches; None for new ones.
         stacks: whether the stacks of workers are sampled.

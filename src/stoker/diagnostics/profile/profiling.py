@@ -243,7 +243,6 @@ class LoopTimes:
         """Counts a batch.
 
         Args:
-            seconds: waited for it.
             begins: whether it is the first one of an epoch.
         """
         self.count += 1
@@ -276,9 +275,7 @@ class LoopTimes:
         """Returns the profile.
 
         Args:
-            sums: of the loader's batches.
             samples: number of samples received; None for those that `sums` has counted.
-            sampler: its class.
         """
         wait, step, held = self.wait.times(), self.step.times(), self.held.times()
         seconds = wait.seconds + step.seconds

@@ -38,7 +38,6 @@ class ProfilingRecorder(Recorder):
     """A recorder that profiles all loaders, and ends the program once one has given enough batches.
 
     Args:
-        folder: for the records.
         order: the loader and batches to profile.
     """
 
@@ -281,7 +280,6 @@ class ProfiledLoop:
         """Begins an epoch.
 
         Args:
-            engine: under it.
             is_own: whether the loader is Stoker's, and no torch loader.
         """
         self.engine, self._is_own = engine, is_own

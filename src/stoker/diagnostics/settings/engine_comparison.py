@@ -188,7 +188,6 @@ class EngineRounds:
     Args:
         batches: of the loader in each run; None for as many as torch's engine gives in `seconds`.
         seconds: of the first run, after the first batch.
-        rounds: runs of each engine.
         site: the line that iterates ("train.py:31"); None for the loader in which most time is spent.
 
     Attributes:

@@ -77,7 +77,6 @@ class SettingBench(ABC):
         """Returns the trial of a setting. A setting that fails is a trial as well.
 
         Args:
-            setting: to be measured.
             seconds: after the warm start.
             patience: seconds that it may take in all.
         """
@@ -92,8 +91,6 @@ class ScriptBench(SettingBench):
     """Runs a script for each setting, up to enough batches of one of its loaders.
 
     Args:
-        command: the script and its arguments.
-        engine: under its loaders.
         seconds: of the first run, with the setting that the script has.
         site: the line that iterates; None for the loader in which most time is spent.
     """
@@ -173,7 +170,6 @@ class TargetBench(SettingBench):
 
     Args:
         name: `module:object`.
-        engine: under a torch loader.
         step: seconds of the training loop after each batch.
         batch_size: of a dataset that is named without a loader; None for the usual one.
     """
@@ -289,8 +285,6 @@ def write_plot(trials: Sequence[SettingTrial], path: str, title: str, verdict: s
     Args:
         trials: of the grid; failures are left out.
         path: of the file; its ending decides.
-        title: the measurement.
-        verdict: the heading.
     """
     if path.lower().endswith(IMAGES):
         _write_image(trials, path, title)

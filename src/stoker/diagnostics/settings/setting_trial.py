@@ -81,9 +81,7 @@ def trial_of(
     only moves work there. Of a single epoch, its first batches are the warm start.
 
     Args:
-        setting: that was in force.
         epochs: of one loader meanwhile, in order.
-        samples: of all processes.
         skip: batches of the warm start of a single epoch.
     """
     epochs = [epoch for epoch in epochs if any(span.batches for span in epoch.spans)]
@@ -264,7 +262,6 @@ class Override:
     """Puts a setting into the loaders of a program, as `iter(loader)` is called.
 
     Args:
-        setting: for the loader.
         site: the line that iterates; None for any.
         dataset: the dataset's class; None for any.
     """

@@ -43,7 +43,6 @@ class Tuning:
         """Measures what a search asks for. What was measured stays if an exception, as of Ctrl-C, ends it.
 
         Args:
-            search: is sent the trials.
             watch: called before each setting, with it and the trials so far.
 
         Raises:

@@ -148,7 +148,6 @@ def contents_of_all(places: list[str], storage: Storage, raw: RawRows | None) ->
 
     Args:
         places: paths of files and folders, and URLs.
-        storage: the store of the URLs.
         raw: the rows of files without a header; None if there is no such file.
 
     Raises:

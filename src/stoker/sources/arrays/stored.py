@@ -152,7 +152,6 @@ class StoredRows:
 
     Args:
         contents: the contents of the file when the dataset was made.
-        stored: the array's description.
         file: which is read; its reads fail if it was changed since it was opened.
     """
 

@@ -60,7 +60,6 @@ class _ObjectsBelow(Store):  # type: ignore[misc, unused-ignore]
     """The objects of a folder, to read. Requests are made in the calling thread, one after the other.
 
     Args:
-        place: the URL of the folder.
         is_missing: called when there is no such object: chunks of an array that was removed would be fill values.
     """
 

@@ -61,9 +61,6 @@ def zarr_arrays(path: str) -> Found:
 def zarr_in_store(place: str, storage: Storage) -> FileContents:
     """Returns the array of a folder in a store, or all arrays of a group whose metadata is consolidated.
 
-    Args:
-        place: the URL of the folder.
-
     Raises:
         ArrayFileError: it is neither, or its metadata cannot be read.
     """

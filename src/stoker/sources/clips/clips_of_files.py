@@ -31,8 +31,6 @@ class ClipsOfFiles(Dataset[Any]):
     Args:
         labels: one for each file, or None.
         cut: how a file is cut into clips.
-        transform: a function of the sample.
-        storage_options: of object stores.
         cache: a folder that keeps the data that is read; None for none.
         cache_size: bytes that the cache may take.
     """

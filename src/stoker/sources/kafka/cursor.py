@@ -60,7 +60,6 @@ class PartitionCursor:
     """The place in a share of a partition.
 
     Args:
-        share: the share.
         at: the offset of the next record to fetch.
         end: the offset behind the last one; None without an end.
         read: records that were given before, in any order.
@@ -242,7 +241,6 @@ def first_unread(share: PartitionShare, start: int, read: Iterable[ReadUpTo]) ->
     """Returns an offset below which all records of the share were given.
 
     Args:
-        share: the share.
         start: the offset at which its partition begins.
         read: the offsets given, by this share and by others.
     """

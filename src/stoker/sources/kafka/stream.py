@@ -190,8 +190,6 @@ class PartitionRecords(Stream[Record]):
     """The records of partitions, undecoded.
 
     Args:
-        config: how to reach the brokers.
-        ranges: the partitions.
         begins: the offset at which each is read without a state.
         ends: whether the stream ends where the partitions end now.
         timeout: seconds to wait for brokers.

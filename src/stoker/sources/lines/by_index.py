@@ -112,10 +112,8 @@ class RecordDataset(Dataset[Any]):
     """Records of text files by index: the base of the public classes.
 
     Args:
-        records: of the files.
         parser: makes a sample of a record.
         first: the number of the first record of a file that is a sample.
-        transform: a function of the sample.
 
     Raises:
         ValueError: there is no record.

@@ -22,11 +22,7 @@ _ONE_VALUE = (
 
 
 class TextParser:
-    """A line as `str`, without its end.
-
-    Args:
-        errors: the handling of undecodable bytes.
-    """
+    """A line as `str`, without its end."""
 
     def __init__(self, encoding: str, errors: str) -> None:
         self._encoding = encoding
@@ -61,7 +57,6 @@ class JSONParser(TextParser):
     """A line as the value that it holds in JSON.
 
     Args:
-        errors: the handling of undecodable bytes.
         columns: keys of the objects to keep; None for values of any kind, whole.
     """
 
@@ -104,7 +99,6 @@ class CSVParser(TextParser):
     """A record as a dict by column name.
 
     Args:
-        errors: the handling of undecodable bytes.
         names: of all columns, in the file's order.
         columns: the names to keep, in the sample's order.
         types: of columns, functions of `str`; the others stay `str`.
@@ -151,11 +145,7 @@ class CSVParser(TextParser):
 
 
 class FieldParser(TextParser):
-    """A CSV record as a list of its fields, as Python's csv module reads it, without that module's limit of length.
-
-    Args:
-        errors: the handling of undecodable bytes.
-    """
+    """A CSV record as a list of its fields, as Python's csv module reads it, without that module's limit of length."""
 
     def __init__(self, encoding: str, errors: str, cutting: Cutting) -> None:
         super().__init__(encoding, errors)

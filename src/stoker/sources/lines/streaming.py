@@ -20,10 +20,6 @@ from stoker.sources.storage_of import SourceFiles
 class RecordStream(FileStream):
     """Records of text files, in sequence: the base of the public classes.
 
-    Args:
-        source: of the samples.
-        transform: a function of the sample.
-
     Attributes:
         files: the paths of the files, in order.
     """

@@ -165,7 +165,6 @@ class SampleLayout:
     """The columns of a shard's samples.
 
     Args:
-        names: of all columns.
         encodings: of all columns, as texts.
         sizes: of all columns in bytes; None where each sample states it.
         columns: the columns to decode, in the order of the sample.

@@ -45,7 +45,6 @@ class MDSFolder:
 
     Args:
         folder: its path or URL.
-        storage_options: of object stores, see `ObjectStorage`.
         cache: a folder that keeps the data that is read; None for none.
         cache_size: bytes that the cache may take.
 
@@ -288,9 +287,6 @@ class ShardReader:
     """Reads samples of shards. Thread safe; each process opens files for itself.
 
     Of a shard in a store, the table of places is read once and kept, so a sample is one request.
-
-    Args:
-        storage: of the shards.
     """
 
     def __init__(self, storage: Storage) -> None:

@@ -290,7 +290,6 @@ def check_equal(arrow: Any, table: Any, texts: Texts, path: str) -> None:
 
     Args:
         table: the row group, an Arrow table.
-        texts: of the partitions.
 
     Raises:
         SchemaMismatchError: a column has another value.
@@ -343,7 +342,6 @@ def transformed(transform: Callable[[Any], Any], sample: Any, find: Callable[[],
     """Returns the result of a transform, which can ask for the origin of its sample.
 
     Args:
-        sample: its argument.
         find: returns the origin. It is called only if the transform asks for it, or raises.
 
     Raises: what the transform raises, with a note that names the origin.

@@ -67,11 +67,6 @@ class Connection(ABC):
     def select(self, query: str, parameters: Parameters, shown: str) -> Selection:
         """Runs a query.
 
-        Args:
-            query: the statement.
-            parameters: its parameters.
-            shown: the query in messages.
-
         Raises:
             DatabaseConnectionError: the connection has ended.
             QueryError: the database refuses the query, or two columns have one name.
@@ -84,9 +79,6 @@ class Connection(ABC):
 
 class DirectConnection(Connection):
     """A connection in this process.
-
-    Args:
-        shown: the query in messages.
 
     Raises:
         FileNotFoundError, DatabaseConnectionError: it cannot be opened.
@@ -210,9 +202,6 @@ class CleanConnection(Connection):
 
     The interpreter is sent the URL and the queries through a pipe, and returns rows as records. It reads ahead by what
     fits in the pipe and one portion. It ends when this process does, however that ends.
-
-    Args:
-        shown: the query in messages.
 
     Raises:
         FileNotFoundError, DatabaseConnectionError: it cannot be opened.
@@ -359,9 +348,6 @@ def _send(answers: Any, what: Any) -> None:
 
 def connect(database: Database, shown: str) -> Connection:
     """Returns a new connection.
-
-    Args:
-        shown: the query in messages.
 
     Raises:
         DatabaseConnectionError: the database cannot be opened or reached.

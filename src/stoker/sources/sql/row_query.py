@@ -21,9 +21,7 @@ class RowQuery:
     """A query of a database: a value that can be pickled and holds no connection.
 
     Args:
-        text: the statement.
         key: a column, or None.
-        parameters: of the statement.
     """
 
     def __init__(self, text: str, url: str, key: str | None, parameters: Parameters) -> None:
@@ -174,7 +172,6 @@ def select_range(
 
     Args:
         query: selects all rows.
-        parameters: of `query`.
         low: the first key; None for the beginning.
         high: the key behind the last; None for the end.
     """

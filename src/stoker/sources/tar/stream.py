@@ -140,8 +140,6 @@ class UndecodedTarStream(PartStream[dict[str, Any]]):
     """The samples of shards as bytes.
 
     Args:
-        shards: their paths.
-        storage: of the shards.
         seed: of the order of the pieces; None for that of the shards.
         index_folder: where indexes may lie.
     """

@@ -86,7 +86,6 @@ class ExampleStream(PartStream[Any]):
 
     Args:
         decoder: of the records; None for their bytes.
-        check: whether to compare checksums.
     """
 
     def __init__(self, files: SourceFiles, decoder: ExampleDecoder | None, check: bool) -> None:

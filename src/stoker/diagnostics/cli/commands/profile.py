@@ -208,13 +208,7 @@ def show(console: Console, profile: LoaderProfile, said: Sequence[str] = ()) -> 
 
 
 def remarks(found: ScriptProfile, interrupted: bool, failed: bool) -> list[str]:
-    """Returns sentences on the program and on the measurement.
-
-    Args:
-        found: the profile.
-        interrupted: whether Ctrl-C ended it.
-        failed: whether the program failed.
-    """
+    """Returns sentences on the program and on the measurement."""
     name = found.site if found.rank is None else f"{found.site} of rank {found.rank}"
     if found.refused is None:
         place = "" if found.is_own else ", which was put in the place of torch's"

@@ -314,12 +314,7 @@ def measure_grid(
     Args:
         command: by which it was called, without `stoker`.
         target: as of `bench`, like the following.
-        workers: numbers of workers.
-        step_ms: of a training step.
         each: seconds of each setting.
-        plot: the file of the curves.
-        engine: under torch's loaders.
-        as_json: whether JSON is printed.
     """
     check_engine(engine)
     if not is_target(target):
