@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from stoker.events import Event
 
 
-MADE = {
-    "torch.utils.data._utils.fetch": (("_MapDatasetFetcher", "fetch"), ("_IterableDatasetFetcher", "fetch")),
-}
+MADE = {"torch.utils.data._utils.fetch": (("_MapDatasetFetcher", "fetch"), ("_IterableDatasetFetcher", "fetch"))}
 """By the module: its classes, with the method that makes a batch. Stoker's workers call the observer."""
 
 STARTED_BY = "STOKER_RUN_STARTED_BY"

@@ -282,12 +282,7 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
         "batches": count / len(epochs),
         "cpus": cpus,
         "batch_bytes": median(loader.sizes) if loader.sizes else None,
-        "measured": {
-            "rate": known.rate,
-            "share": known.share,
-            "first": first,
-            "cpus": in_use,
-        },
+        "measured": {"rate": known.rate, "share": known.share, "first": first, "cpus": in_use},
     }
 
 

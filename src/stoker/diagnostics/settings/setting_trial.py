@@ -335,11 +335,7 @@ def _put_batch_size(loader: Any, size: int | None) -> None:
     if (
         loader.batch_size is None
         or kind.__name__ != "BatchSampler"
-        or kind.__module__.split(".")[0]
-        not in (
-            "torch",
-            "stoker",
-        )
+        or kind.__module__.split(".")[0] not in ("torch", "stoker")
     ):
         made = "without batches (batch_size=None)" if sampler is None else f"by a {kind.__name__} of its own"
         raise ValueError(f"the batch size cannot be changed, because the loader's batches are made {made}")

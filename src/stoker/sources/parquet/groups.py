@@ -11,13 +11,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from stoker.errors import (
-    FileChangedError,
-    MissingColumnError,
-    MissingExtraError,
-    ParquetFileError,
-    SchemaMismatchError,
-)
+from stoker.errors import FileChangedError, MissingColumnError, MissingExtraError, ParquetFileError, SchemaMismatchError
 from stoker.sources.parquet.decoded_files import DecodedFiles
 from stoker.sources.parquet.values import DecodedGroup, Partitions, SampleOrigin, check_equal
 from stoker.sources.per_process import MOST_OPEN, PerProcess

@@ -291,13 +291,7 @@ class _OpenShard:
     """
 
     def __init__(
-        self,
-        number: int,
-        path: str,
-        file: File,
-        pieces: int,
-        starts: list[int],
-        on_no_end: Callable[[int], object],
+        self, number: int, path: str, file: File, pieces: int, starts: list[int], on_no_end: Callable[[int], object]
     ) -> None:
         self.number = number
         self.piece = -1

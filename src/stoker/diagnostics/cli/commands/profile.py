@@ -54,8 +54,7 @@ def profile(
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report: one HTML file, which opens offline.")] = None,
     trace: Annotated[
-        Path | None,
-        typer.Option(help="With MODULE:LOADER: write the timeline as Chrome JSON, for ui.perfetto.dev."),
+        Path | None, typer.Option(help="With MODULE:LOADER: write the timeline as Chrome JSON, for ui.perfetto.dev.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -57,8 +57,7 @@ GridWorkers = Annotated[
     str | None, typer.Option("--workers", help="Numbers of workers of the grid: 0,1,2,4. Else 0 up to the CPUs.")
 ]
 PlotFile = Annotated[
-    str | None,
-    typer.Option("--plot", metavar="FILE", help="Write the curves of the grid: .html, .png, .svg or .pdf."),
+    str | None, typer.Option("--plot", metavar="FILE", help="Write the curves of the grid: .html, .png, .svg or .pdf.")
 ]
 
 
@@ -185,12 +184,7 @@ def as_dict(
 
 
 def show(
-    console: Console,
-    about: BenchedLoader,
-    tuning: Tuning,
-    search: SettingSearch,
-    best: SettingTrial,
-    interrupted: bool,
+    console: Console, about: BenchedLoader, tuning: Tuning, search: SettingSearch, best: SettingTrial, interrupted: bool
 ) -> None:
     """Prints the curve, the gain of the best setting, and the line to paste."""
     console.print(f"{about.name} {about.dataset}, on {'Stoker' if about.engine == 'stoker' else 'torch'}'s engine")
