@@ -365,7 +365,6 @@ class ListedNumbers(NamedTuple):
 
     Attributes:
         values: of the first list, then of the second, and so on: int64 or float64.
-        lengths: of the lists.
     """
 
     values: Array

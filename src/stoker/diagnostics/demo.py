@@ -37,7 +37,6 @@ class ProgramFigures:
     """The medians of a program's runs.
 
     Attributes:
-        program: its name.
         images_per_second: behind the first batch.
         first_batch_seconds: from the loader to its first batch.
         cpu_seconds_per_1000: processor time of all processes for 1,000 images.

@@ -271,9 +271,6 @@ class ScriptRun:
         stdout: its standard output; None for this process's.
         composition: whether the samples of batches are noted: their order, classes and lengths.
         auto: whether Stoker's engine also finds the number of workers of each loader.
-
-    Attributes:
-        measurements: what is known so far.
     """
 
     def __init__(

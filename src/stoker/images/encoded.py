@@ -59,11 +59,7 @@ class DevicePlan(NamedTuple):
 
     Attributes:
         is_file: whether the data is a JPEG file, else pixels that are finished.
-        width: of the picture.
-        height: likewise.
-        crop: of the picture.
         size: width and height to which the crop is resized.
-        window: of that.
         filter: of the resize, a place in `_FILTERS`.
         flip: whether the result is mirrored.
     """
@@ -99,7 +95,6 @@ class EncodedImage:
     """A sample: a JPEG file and what is to be made of it, or pixels that are finished.
 
     Attributes:
-        data: the bytes.
         plan: what is to be made of them.
     """
 

@@ -196,7 +196,6 @@ class PendingImage:
 
     Attributes:
         width: in pixels, after the operations.
-        height: likewise.
         channels: of the result: 3, or 1 for an image of three equal ones.
     """
 

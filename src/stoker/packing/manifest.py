@@ -19,7 +19,6 @@ class Manifest:
     """The progress of a pack in its folder.
 
     Attributes:
-        folder: the destination.
         samples: written safely, counted from the first.
         state: of the loader at or before that sample, and the number of samples that it has delivered; or None.
         files: complete files, in order, relative to the folder.

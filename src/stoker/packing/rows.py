@@ -24,7 +24,6 @@ class EncodedFile:
     """The contents of a file, which are not decoded.
 
     Attributes:
-        data: the contents.
         extension: without a dot, in lower case.
         path: of the file, relative to the dataset's root.
     """

@@ -32,7 +32,6 @@ class ByLength:
 
     Attributes:
         bounds: zero, the boundaries, and the greatest length.
-        counts: number of samples in each bucket.
     """
 
     def __init__(self, lengths: Lengths, boundaries: Lengths) -> None:

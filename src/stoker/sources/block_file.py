@@ -35,7 +35,6 @@ class BlockAccount:
             anew since it was written, and files may have been lost.
 
     Attributes:
-        used: bytes.
         told: when the user was last told of a failure, in seconds since 1970.
     """
 

@@ -328,10 +328,7 @@ class _BlockPart:
     """The part of a block that is to be read.
 
     Attributes:
-        number: of the block.
-        name: of the block in the cache.
         at: byte of the file at which the block begins.
-        length: of the block.
         begin: first byte of the part, counted in the block.
         end: byte behind its last.
         data: the bytes, when they are known.

@@ -48,7 +48,6 @@ class ListedFolder(NamedTuple):
     Attributes:
         path: below the root.
         stamp: its state when it was listed.
-        files: the number of files.
         names: names of the files as UTF-8, in the order of Python's texts, each with a 0 behind it.
     """
 

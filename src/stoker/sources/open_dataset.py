@@ -28,8 +28,6 @@ class FileKind(NamedTuple):
     """A kind of data.
 
     Attributes:
-        name: for people.
-        extensions: of its files.
         dataset: the public class that reads it by index.
         stream: the class that reads it in sequence; None if there is none.
         is_single: whether a dataset is of one file or folder.
@@ -83,7 +81,6 @@ class PlaceContents:
 
     Attributes:
         place: as given, with the home folder for `~`.
-        kind: of the data.
         places: the files, or the one folder.
     """
 

@@ -23,7 +23,6 @@ class Version(NamedTuple):
     """The version of a file: if it differs, the file has changed.
 
     Attributes:
-        size: in bytes.
         mtime_ns: of the last modification, in nanoseconds since 1970; 0 if there is a tag.
         tag: an object store's name for the contents (ETag); empty for local files.
     """
@@ -139,9 +138,6 @@ class FileObject(io.RawIOBase):
     """A file of a store, open for reading. For one reader at a time.
 
     Blocks are kept, those used last. A read that goes on where blocks are held fetches more, up to 4 MiB at once.
-
-    Attributes:
-        size: in bytes.
     """
 
     def __init__(self, file: File) -> None:

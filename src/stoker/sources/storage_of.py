@@ -95,12 +95,7 @@ _OF_INDEX = re.compile(r"(.+)\.(?:lines|jsonl|csv|records|frames)\.index(?:\.[0-
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """Files and their store. Picklable, with the options of the store, which are in no text of it.
-
-    Attributes:
-        places: paths and URLs.
-        storage: from which they are read.
-    """
+    """Files and their store. Picklable, with the options of the store, which are in no text of it."""
 
     places: list[str]
     storage: Storage
@@ -124,11 +119,6 @@ class SourceFiles:
         if not is_remote(place) and not isinstance(self.storage, CachedStorage):
             return place
         return ahead(self.storage.open(place))
-
-
-def local_files(paths: list[str]) -> SourceFiles:
-    """Returns files of this machine."""
-    return SourceFiles(paths, LocalStorage())
 
 
 def source_files(

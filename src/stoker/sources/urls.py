@@ -27,7 +27,6 @@ class ObjectURL(NamedTuple):
     Attributes:
         kind: of the store: "s3", "gs", "az" or "http".
         root: the bucket or container; of "http", the URL of the server with its query, which may sign the request.
-        key: of the object in it.
         account: the account in a URL of Azure, `abfs://container@account.dfs.core.windows.net/key`; else empty.
     """
 

@@ -45,10 +45,8 @@ class CheckedSamples:
     """The result of a check.
 
     Attributes:
-        samples: of the dataset.
         began_at: the sample at which it began: above 0 if an earlier check was interrupted.
         found: samples that are damaged or inconsistent.
-        path: of the quarantine file.
     """
 
     samples: int

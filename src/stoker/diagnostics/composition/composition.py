@@ -54,8 +54,6 @@ class NotedEpoch:
         every: of so many batches one is noted.
         is_whole: whether the sampler came to its end.
         starts: position in the epoch at which each noted batch begins.
-        sizes: of these batches.
-        indices: of all their samples.
         labels: of these samples; None if they are not known.
         lengths: of these samples; None if they are not known.
         padded: of some batches that the loop got: number, padded length, lengths of the samples, field.

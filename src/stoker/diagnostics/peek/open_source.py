@@ -27,7 +27,6 @@ class OpenedSource:
     """A source that is open.
 
     Attributes:
-        name: as given.
         kind: the class or format that opened it, for people.
         count: number of samples; None if only reading all of them would tell.
         dataset: by index; None for a stream.

@@ -27,12 +27,8 @@ class TimedSample(NamedTuple):
     """A sample and its times.
 
     Attributes:
-        seconds: that it took.
-        cpu: CPU seconds of the worker's thread.
         index: of the sample; None for a stream.
         batch: number of its batch in the epoch.
-        place: its place in the batch.
-        worker: number of the worker.
     """
 
     seconds: float
@@ -47,7 +43,6 @@ class WorkerUse(NamedTuple):
     """The work of a worker, from the first unit of any worker to its own last one, in each epoch.
 
     Attributes:
-        worker: its number.
         units: batches, or parts of them, that it made.
         busy: share of its time in which it made batches.
         memory: share in which it waited for memory.
@@ -65,7 +60,6 @@ class BatchSums:
     """Sums up `BatchTimings`.
 
     Attributes:
-        samples: number of samples delivered.
         errors: number of batches whose error was raised.
         fetch_cpu: CPU seconds, and all seconds, of those fetches whose CPU time is known.
     """
@@ -204,11 +198,7 @@ class StageTimes:
     """The durations of one stage, in seconds.
 
     Attributes:
-        count: number of them.
-        seconds: their sum.
-        median: the middle one.
         p95: the one that 95 % do not exceed.
-        longest: the longest one.
     """
 
     count: int = 0

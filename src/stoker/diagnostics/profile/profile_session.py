@@ -24,8 +24,6 @@ class ProfileSession:
         trace: the timeline of the batches, which is written at the end; None for none.
 
     Attributes:
-        sums: of the batches.
-        options: of the loader.
         is_inside: whether the profile asks for a batch; those of other iterators do not count.
     """
 

@@ -215,7 +215,6 @@ class LoopTimes:
 
     Attributes:
         count: number of batches received, those with an error included.
-        epochs: that were begun.
         first: seconds until the first batch of the first epoch.
         starts: seconds until the first batches of the other epochs, which are part of the waits.
         wait: for each batch but the first.

@@ -254,8 +254,6 @@ class ProfiledLoop:
     """The loop over all loaders of one line and one class of datasets.
 
     Attributes:
-        site: the line that iterates.
-        times: of the loop.
         sums: of the batches; empty under torch's engine.
         engine: "torch" or "stoker".
         inferred: why no step is run on a held batch; None if nothing speaks against it.
@@ -330,11 +328,9 @@ class ProfiledEpoch(EpochRecord):
     """An epoch under way that is profiled.
 
     Attributes:
-        loop: that it belongs to.
         session: in the loader; None under torch's engine.
         begun: `iter(loader)` was called.
         end_use: tells the loader that the epoch is over.
-        count: number of its batches.
         given: when the loop got the last one; None before it and after the step.
         holds_from: number of batches of the epoch after which the steps on the held batch begin; None if this epoch
             does not reach the number of batches that are measured.

@@ -30,12 +30,9 @@ class ScriptProfile:
     """The profile of one of a program's loaders.
 
     Attributes:
-        site: the line that iterates.
-        rank: of the process, or None.
         engine: "stoker", or "torch" if Stoker's engine has refused the loader.
         is_own: whether the program uses Stoker's loader by itself.
         refused: why it has; None if it has not.
-        profile: of the loader.
         wanted: number of batches that were to be measured.
         is_over: whether so many were, or as many as leave room for steps on a held batch.
         ended_by: site of another loader that gave so many first, and so ended the program; None if there was none.

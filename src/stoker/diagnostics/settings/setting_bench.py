@@ -34,8 +34,6 @@ class BenchedLoader:
 
     Attributes:
         name: of the target, or the line that iterates.
-        present: its own setting.
-        dataset: the class.
         engine: "torch" or "stoker": under which it is measured.
         threads: whether `threads_per_worker` is an argument that has an effect.
         is_stream: whether it is a torch loader of a stream, which each worker may read from its start.

@@ -26,7 +26,6 @@ class SettingTrial:
     """A setting and its measurements.
 
     Attributes:
-        setting: that was tried.
         rate: samples per second after the warm start, the program's own steps included; 0 if it failed.
         noise: uncertainty of the rate, relative to it: the standard error of the median.
         share: of the time, spent waiting for batches.
@@ -34,7 +33,6 @@ class SettingTrial:
         starts: share of the time, spent waiting for the first batches of epochs; 0 if one epoch was measured.
         cpus: CPUs in use by all processes.
         memory: most proportional memory of all processes, in bytes; 0 if unknown.
-        batches: that were measured.
         failure: why there is no rate; else None.
         epoch: samples of a whole epoch, if there was one; else None.
         same: whether the first two batches were equal; None if unknown.
@@ -222,11 +220,9 @@ class LoaderSetting:
     """Arguments of a loader.
 
     Attributes:
-        workers: `num_workers`.
         prefetch: `prefetch_factor`; None without workers.
         threads: `threads_per_worker`, of Stoker's loaders only.
         batch_size: None leaves that of the loader.
-        persistent: `persistent_workers`.
     """
 
     workers: int
@@ -247,15 +243,6 @@ class LoaderSetting:
         if self.workers and self.persistent:
             found["persistent_workers"] = True
         return found
-
-    def as_text(self) -> str:
-        """Returns the setting as text, for another process."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_text(cls, text: str) -> LoaderSetting:
-        """Returns the setting that `as_text` gave."""
-        return cls(**json.loads(text))
 
 
 class Override:

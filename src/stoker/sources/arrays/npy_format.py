@@ -199,8 +199,6 @@ class RawRows(NamedTuple):
     """The contents of a file without a header.
 
     Attributes:
-        dtype: of the numbers.
-        shape: of a row.
         offset: the number of bytes before the first row.
     """
 

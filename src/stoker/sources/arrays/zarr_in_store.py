@@ -29,8 +29,6 @@ class StoredZarr:
         FileChangedError: it was changed since the dataset was made.
 
     Attributes:
-        name: for messages.
-        store: from which the package zarr reads.
         zarr_format: 2 or 3.
     """
 

@@ -52,8 +52,6 @@ class FolderOfArray(Protocol):
     """The folder of an array, on this machine or in a store.
 
     Attributes:
-        name: for messages.
-        store: from which the package zarr reads.
         zarr_format: 2 or 3.
     """
 
@@ -69,8 +67,6 @@ class ZarrFolder:
     """The folder of an array on this machine.
 
     Attributes:
-        name: for messages.
-        store: from which the package zarr reads.
         zarr_format: 2 or 3.
     """
 

@@ -20,9 +20,7 @@ class ClipFile(NamedTuple):
     """A file, and the store it lies in. Picklable; nothing is open.
 
     Attributes:
-        place: path or URL.
         name: the place for messages, without secrets.
-        storage: from which it is read.
         known: its version, if that is known.
     """
 
@@ -57,7 +55,6 @@ class OpenClipFile:
         path: of a file of this machine; None for one of a store.
 
     Attributes:
-        name: for messages.
         version: of the file, when it was opened.
         path: by which the library opens the file; None if it is given `stream()`.
     """

@@ -76,7 +76,6 @@ class Page(NamedTuple):
         granule: frames from the begin of the stream to the end of the last packet that ends in it; -1 if none does.
         continues: whether it begins with the rest of a packet.
         lengths: of the pieces of its packets: one of less than 255 bytes ends a packet.
-        body: its bytes.
     """
 
     begin: int

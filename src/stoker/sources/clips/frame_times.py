@@ -33,9 +33,7 @@ class FrameTimes(NamedTuple):
         frames: of all frames, ascending: int64.
         keys: of the key frames, ascending: int64. Decoding can begin at each of them.
         key_decoding: the decoding times of the key frames: int64.
-        end: of the last frame.
         rate: ticks in a second.
-        version: of the file.
         given: the times that the decoder gives to the frames; empty: those of `frames`.
     """
 

@@ -329,7 +329,6 @@ class HDF5Place:
         FileNotFoundError, ValueError, OSError: as `source_files` says; or a pattern leads to several files.
 
     Attributes:
-        name: of the file, for messages.
         is_remote: whether it is read through a store.
     """
 

@@ -21,11 +21,9 @@ class SavedPlace(NamedTuple):
     """The place of a share in a state.
 
     Attributes:
-        share: the share.
         at: the offset of its next record, or below it.
         end: the offset behind its last one; None without an end.
         read: records at or behind `at` that other shares of the partition had given when this one began.
-        is_next: whether it was this share's turn.
         partitions: the number of all partitions of the stream.
         is_joined: whether the state is of all workers that shared partitions, in an earlier version.
     """
@@ -65,7 +63,6 @@ class PartitionCursor:
         read: records that were given before, in any order.
 
     Attributes:
-        share: the share.
         fetched: the offset of the next record to fetch.
         end: the offset behind the last one.
         is_assigned: whether the client fetches it.
@@ -164,9 +161,6 @@ class PartitionShare(NamedTuple):
     of a partition were given, whatever the cut was, so that one reader of the partition continues from them.
 
     Attributes:
-        topic: of the partition.
-        partition: its number.
-        residue: of the offsets.
         modulus: of the offsets; 1 for all.
     """
 
@@ -223,8 +217,6 @@ class ReadUpTo(NamedTuple):
     """Of a partition, all records of one residue below an offset were given.
 
     Attributes:
-        residue: of their offsets.
-        modulus: of their offsets.
         at: the offset of the next one, or below it.
     """
 

@@ -29,7 +29,6 @@ class IndexedRecords:
         parser: that checks the begin of each file; None for files that are checked elsewhere.
 
     Attributes:
-        files: their names.
         counts: the number of records in each file.
 
     Raises:
@@ -187,7 +186,6 @@ class LineIndex(NamedTuple):
         offsets: the byte at which each record begins, and the size of the file: n + 1 times int64. A record ends before
             the next, with its line end and the empty lines behind it.
         lines: the line, counted from 1, of records 0, 1,024, 2,048, …: int64.
-        version: of the file that was indexed.
     """
 
     offsets: Integers

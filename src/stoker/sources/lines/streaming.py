@@ -18,11 +18,7 @@ from stoker.sources.storage_of import SourceFiles
 
 
 class RecordStream(FileStream):
-    """Records of text files, in sequence: the base of the public classes.
-
-    Attributes:
-        files: the paths of the files, in order.
-    """
+    """Records of text files, in sequence: the base of the public classes."""
 
     def __init__(self, source: UntransformedRecords, transform: Callable[[Any], Any] | None) -> None:
         super().__init__(source.files.names, source, transform)

@@ -27,13 +27,7 @@ INDEX = "index.json"
 
 
 class FoundFile(NamedTuple):
-    """A file of a folder that is there.
-
-    Attributes:
-        name: of the file in the folder.
-        place: its path or URL.
-        version: of the file.
-    """
+    """A file of a folder that is there."""
 
     name: str
     place: str
@@ -55,7 +49,6 @@ class MDSFolder:
     Attributes:
         path: of the folder; of a URL, without secrets.
         index: the place of index.json.
-        storage: from which the files are read.
     """
 
     def __init__(
@@ -165,13 +158,8 @@ class Shard:
 
     Attributes:
         path: of the file that is there: the shard, or its compressed form. Of a URL, without secrets.
-        place: its path or URL.
         compression: its name; None if the file is the shard itself.
-        samples: their number.
         size: of the shard in bytes, decompressed.
-        version: of the file.
-        names: of the columns.
-        encodings: of the columns.
         sizes: of the columns; None where each sample states it.
     """
 

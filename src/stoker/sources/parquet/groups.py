@@ -59,7 +59,6 @@ class RowGroups:
         SchemaMismatchError: two files have different columns, or types of them.
 
     Attributes:
-        files: the paths, in order.
         columns: the names of the columns, in the order of a sample.
         sizes: the number of rows of each row group.
         ends: the number of rows in each row group and all before it.

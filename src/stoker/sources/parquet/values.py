@@ -241,7 +241,6 @@ class Partitions:
 
     Attributes:
         names: of the partitions, in the order in which the paths have them.
-        texts: of each file.
     """
 
     def __init__(self, arrow: Any, files: list[str], folders: list[list[str]]) -> None:

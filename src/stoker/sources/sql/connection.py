@@ -31,11 +31,7 @@ _inherited: list[Any] = []
 
 
 class Selection(ABC):
-    """The rows that a query selects, in its order.
-
-    Attributes:
-        columns: the names of the columns.
-    """
+    """The rows that a query selects, in its order."""
 
     columns: list[str]
 
@@ -150,7 +146,6 @@ class RowRecords(NamedTuple):
 
     Attributes:
         lengths: the number of bytes of each, as 64-bit integers.
-        data: all of them.
     """
 
     lengths: array[int]

@@ -81,7 +81,6 @@ class _Place:
 
     Attributes:
         row: the last row that was given, or None. Without a key, of a state.
-        key: its key.
         rows: the number of rows that were given, without a key.
         mark: the checksum of the last, where a state is the only trace of it.
     """

@@ -53,7 +53,6 @@ class ShardIndex:
         offsets: the byte at which each sample begins, and the byte at which the last one ends: n + 1 times uint64.
         checks: the CRC-32 of the first header block of each sample: n times uint32; None in an index of another
             library.
-        version: of the shard that was indexed.
         digest: a hash of the shard's header blocks; empty in an index of another library.
     """
 

@@ -285,7 +285,6 @@ class _OpenShard:
         on_no_end: called if the shard has no end mark.
 
     Attributes:
-        number: of the shard.
         piece: the current piece; -1 before the first.
         is_begun: whether a sample of the piece was read, or the piece was resumed.
     """
