@@ -193,8 +193,6 @@ class PillowFolder:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        import numpy as np
-
         path, label = self.samples[index]
         return np.array(random_crop(path)), label
 

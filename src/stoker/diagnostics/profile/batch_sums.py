@@ -230,45 +230,35 @@ class StageTimes:
 
 
 class Durations:
-    """Collects durations."""
+    """Collects durations.
+
+    Attributes:
+        seconds: their sum, with what belongs to no single duration.
+    """
 
     def __init__(self) -> None:
         self._kept = array("d")
-        self._count = 0
-        self._seconds = self._longest = 0.0
+        self.count = 0
+        self.seconds = self._longest = 0.0
 
     def add(self, seconds: float) -> None:
         """Counts a duration."""
-        self._count += 1
-        self._seconds += seconds
+        self.count += 1
+        self.seconds += seconds
         self._longest = max(self._longest, seconds)
         if len(self._kept) < KEPT:
             self._kept.append(seconds)
 
     def extend(self, seconds: Sequence[float]) -> None:
         """Counts several durations."""
-        self._count += len(seconds)
-        self._seconds += sum(seconds)
+        self.count += len(seconds)
+        self.seconds += sum(seconds)
         self._longest = max(self._longest, *seconds)
         self._kept.extend(seconds[: max(0, KEPT - len(self._kept))])
 
-    def add_to_sum(self, seconds: float) -> None:
-        """Adds to the sum what belongs to no single duration."""
-        self._seconds += seconds
-
-    @property
-    def count(self) -> int:
-        """Returns the number of durations."""
-        return self._count
-
-    @property
-    def seconds(self) -> float:
-        """Returns the sum of the durations."""
-        return self._seconds
-
     def times(self) -> StageTimes:
         """Returns the figures that were counted until now."""
-        if not self._count:
+        if not self.count:
             return StageTimes()
         median, p95 = np.quantile(np.array(self._kept), (0.5, 0.95)).tolist()
-        return StageTimes(self._count, self._seconds, median, p95, self._longest)
+        return StageTimes(self.count, self.seconds, median, p95, self._longest)

@@ -19,7 +19,7 @@ from stoker._core.protocol import asked
 from stoker.diagnostics.loader_hooks import MARK, LoaderHooks
 from stoker.diagnostics.profile.batch_sums import BatchSums
 from stoker.diagnostics.profile.profile_session import ProfileSession
-from stoker.diagnostics.profile.profiling import FEWEST, LoopTimes, fresh, held_steps, shared_part
+from stoker.diagnostics.profile.profiling import FEWEST, LoopTimes, fresh, held_steps, shared_part, wait_too
 from stoker.diagnostics.recorder import EpochRecord, Recorder, sampler_of, samples_in, say
 from stoker.diagnostics.settings.batch_limit import EnoughBatches, ProfileOrder
 
@@ -59,7 +59,6 @@ class ProfilingRecorder(Recorder):
             EnoughBatches: there is enough.
         """
         self._end_if_enough()
-
         ours = sys.modules["stoker"].loader_of(loader)
         if ours is None:
             self._uses.pop(loader, None)
@@ -73,7 +72,6 @@ class ProfilingRecorder(Recorder):
         self, loader: Any, site: str, begun: float, ready: float, engine: str = "torch", *_: object
     ) -> EpochRecord:
         """Records that an epoch has begun. Of its arguments in a more detailed record it needs none."""
-
         record = super().begin(loader, site, begun, ready, engine)
         loop, use = self._loop(loader, site), self._uses.get(loader)
         loop.begin(loader, engine, is_own=use is not None and use.ours() is loader)
@@ -138,14 +136,14 @@ class ProfilingRecorder(Recorder):
         loop = epoch.loop
         if not epoch.is_holding:
             loop.is_over = True
-            loop.times.end_steps()
+            wait_too(loop.times.step)
             if not loop.is_held:
                 self._end()
             self.flush()  # the program is known to have given enough, whatever comes of the held batches
             epoch.is_holding = True
             _end_workers(iterator)
         if not loop.times.wants_more(epoch.replay):
-            loop.times.end_held()
+            wait_too(loop.times.held)
             self._end()
         batch = loop.copy()
         epoch.give()
@@ -186,7 +184,6 @@ class ProfilingRecorder(Recorder):
             say(f"stoker profile: process {self._pid} is no longer profiled: {error}")
 
     def _loop(self, loader: Any, site: str) -> ProfiledLoop:
-
         key = site, type(getattr(loader, "dataset", None)).__name__
         if key not in self._loops:
             self._loops[key] = ProfiledLoop(site)

@@ -54,21 +54,9 @@ class ScriptProfile:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the profile as plain JSON values: those of the loader's profile, and those of the program."""
-        return {
-            **self.profile.as_dict(),
-            "program": {
-                "site": self.site,
-                "rank": self.rank,
-                "engine": self.engine,
-                "is_own": self.is_own,
-                "refused": self.refused,
-                "wanted": self.wanted,
-                "is_over": self.is_over,
-                "ended_by": self.ended_by,
-                "inferred": self.inferred,
-                "others": [{"site": site, "waited": waited} for site, waited in self.others],
-            },
-        }
+        program = {name: value for name, value in vars(self).items() if name != "profile"}
+        program["others"] = [{"site": site, "waited": waited} for site, waited in self.others]
+        return {**self.profile.as_dict(), "program": program}
 
 
 class ScriptProfiling:

@@ -286,8 +286,14 @@ def write_plot(trials: Sequence[SettingTrial], path: str, title: str, verdict: s
     """
     if path.lower().endswith(IMAGES):
         _write_image(trials, path, title)
-    else:
-        _write_page(trials, path, title, verdict)
+        return
+    data = {
+        "verdict": verdict,
+        "over_workers": curves(trials, True),
+        "over_sizes": curves(trials, False),
+        "settings": [trial.as_dict() for trial in trials],
+    }
+    write_page(path, "bench", "stoker bench", "Settings", title, data)
 
 
 def check_plot(path: str) -> None:
@@ -330,16 +336,6 @@ def curves(trials: Sequence[SettingTrial], over_workers: bool) -> dict[str, Any]
         for other in others
     ]
     return {"values": values, "lines": lines}
-
-
-def _write_page(trials: Sequence[SettingTrial], path: str, title: str, verdict: str) -> None:
-    data = {
-        "verdict": verdict,
-        "over_workers": curves(trials, True),
-        "over_sizes": curves(trials, False),
-        "settings": [trial.as_dict() for trial in trials],
-    }
-    write_page(path, "bench", "stoker bench", "Settings", title, data)
 
 
 def _write_image(trials: Sequence[SettingTrial], path: str, title: str) -> None:
