@@ -120,9 +120,6 @@ def masks_beside(fields: dict[Any, Any], suffix: Callable[[Any], str | None]) ->
 
     Args:
         suffix: returns what is added to a field's key to name its mask.
-
-    Raises:
-        BatchError: there is a field of this name.
     """
     beside = dict(fields)
     for key, value in fields.items():

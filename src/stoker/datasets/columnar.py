@@ -164,11 +164,7 @@ class Columns(Sequence[Row], Generic[Row]):
         return [store.array for store in self._stores if isinstance(store, NumberColumn) and store.mask is None]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Returns the rows as `numpy.asarray` would make them of a list; numbers without a Python object for each.
-
-        Raises:
-            ValueError: `copy` is False: the rows are always copied.
-        """
+        """Returns the rows as `numpy.asarray` would make them of a list; numbers without a Python object for each."""
         if copy is False:
             raise ValueError("the rows of Columns cannot become an array without a copy")
         arrays = self._arrays()

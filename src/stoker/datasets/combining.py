@@ -27,9 +27,6 @@ def become_stream(dataset: Any, form: type[Stream[Any]]) -> None:
     Args:
         dataset: an instance of the first base of `form`.
         form: a subclass of that class and of `Stream`.
-
-    Raises:
-        TypeError: the dataset belongs to a user's subclass, whose class would be lost.
     """
     if isinstance(dataset, form):
         return
@@ -65,11 +62,7 @@ def absolute(index: Any, length: int) -> int:
 
 
 def positive(number: Any, name: str) -> int:
-    """Returns the number as a positive integer.
-
-    Raises:
-        ValueError: the number is 0 or negative.
-    """
+    """Returns the number as a positive integer."""
     if not hasattr(number, "__index__") or isinstance(number, bool):
         raise TypeError(f"{name} is {number!r}, expected an integer")
     if operator.index(number) < 1:

@@ -29,11 +29,7 @@ _KNOWN = {
 
 
 def declared(dataset: Any) -> bool | None:
-    """Returns the value of `shards_itself` of a dataset or its class; None if it is not set.
-
-    Raises:
-        TypeError: the attribute is neither True, False nor None.
-    """
+    """Returns the value of `shards_itself` of a dataset or its class; None if it is not set."""
     if not hasattr(type(dataset), "shards_itself") and "shards_itself" not in getattr(dataset, "__dict__", ()):
         return None
     declaration = dataset.shards_itself

@@ -153,11 +153,7 @@ def row_layout(rows: Any) -> Any:
 
 
 def gather_rows(rows: Any, indices: Indices, out: Any) -> None:
-    """Writes rows of an array or tensor into one of the same kind.
-
-    Raises:
-        ValueError: the shapes of the rows differ.
-    """
+    """Writes rows of an array or tensor into one of the same kind."""
     rows, out = _as_array(rows), _as_array(out)
     if out.shape[1:] != rows.shape[1:]:  # else NumPy would broadcast
         raise ValueError(f"a row of shape {rows.shape[1:]} does not fit one of {out.shape[1:]}")

@@ -58,9 +58,6 @@ def recorded(sample: Any, number: int, plain: bool = True) -> bytes:
     Args:
         number: of the sample, for the error.
         plain: whether the format without pickle is used where it can hold the sample.
-
-    Raises:
-        TypeError: the sample is no plain data, and cannot be pickled.
     """
     if plain:
         with contextlib.suppress(_NotPlain, RecursionError):
@@ -86,11 +83,7 @@ def is_pickle(record: bytes) -> bool:
 
 
 def sample_of(record: bytes, number: int | None) -> Any:
-    """Returns the sample, or another cached object, from its record.
-
-    Raises:
-        RuntimeError: the record cannot be read.
-    """
+    """Returns the sample, or another cached object, from its record."""
     if not is_pickle(record):
         try:
             return _SampleReader(record).value()

@@ -330,8 +330,6 @@ def _raise_as_ours(error: Exception, url: str, endpoint: str, tries: int, second
     Raises:
         FileNotFoundError: there is no such repository, revision or file; or the repository is private, which the Hub
             does not tell.
-        PermissionError: the token is missing or wrong, or does not allow it.
-        ObjectStoreError: the Hub cannot be reached, or answers with errors.
     """
     status, name = _status(error), type(error).__name__
     how = "The token comes from HF_TOKEN, `hf auth login` or storage_options={'token': ...}"

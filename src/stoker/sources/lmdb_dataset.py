@@ -263,12 +263,7 @@ class _Reader:
         return True
 
     def value(self, key: bytes) -> bytes:
-        """Returns the value of a key.
-
-        Raises:
-            MissingKeyError: there is no such key.
-            DataFileError: the file is damaged.
-        """
+        """Returns the value of a key."""
         try:
             value: bytes | None = self._transaction().get(key)
         except self._lmdb.Error as error:

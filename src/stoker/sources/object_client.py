@@ -272,12 +272,7 @@ def _get_options(wanted: Range) -> dict[str, Any]:
 
 
 def _checked(url: str, meta: Any, got: Range, data: bytes, wanted: Range, expected: Version | None) -> bytes:
-    """Returns the data of an answer that is whole.
-
-    Raises:
-        WrongLengthError: it is not.
-        FileChangedError: it is of another version.
-    """
+    """Returns the data of an answer that is whole."""
     now = _version(meta)
     is_only_size = expected is not None and not expected.tag and not expected.mtime_ns
     if expected is not None and (now.size != expected.size if is_only_size else now != expected):

@@ -357,11 +357,7 @@ def _of_sqlite(make: Any, path: str, query: str | None = None, **kwargs: Any) ->
 
 
 def the_table(path: str) -> str:
-    """Returns the query of all rows of the only table in an SQLite file.
-
-    Raises:
-        TargetError: it has none, or several, or cannot be read.
-    """
+    """Returns the query of all rows of the only table in an SQLite file."""
     query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite!_%' ESCAPE '!'"
     try:
         with closing(sqlite3.connect(Path(path).resolve().as_uri() + "?mode=ro", uri=True)) as database:

@@ -48,11 +48,7 @@ def is_remote(place: str) -> bool:
 
 
 def parsed(url: str) -> ObjectURL:
-    """Returns the parts of the URL of an object. Keys are taken as they are, except of web servers.
-
-    Raises:
-        ValueError: it names no bucket, container or host.
-    """
+    """Returns the parts of the URL of an object. Keys are taken as they are, except of web servers."""
     scheme = scheme_of(url)
     kind = STORES[scheme]
     if kind == "http":
@@ -84,9 +80,6 @@ def check_local(place: str, what: str, instead: str = _PACK) -> None:
     Args:
         what: the word for what is read, in the plural.
         instead: what a user of URLs can do, beside a copy.
-
-    Raises:
-        ValueError: it is a URL.
     """
     if scheme_of(place) and not os.path.exists(place):
         raise ValueError(
@@ -154,11 +147,7 @@ class HubPlace(NamedTuple):
 
 
 def hub_place(url: str) -> HubPlace:
-    """Returns the parts of a URL of scheme hf.
-
-    Raises:
-        ValueError: it names no repository.
-    """
+    """Returns the parts of a URL of scheme hf."""
     match = _AFTER_SCHEME.fullmatch(url[len("hf://") :])
     if match is None or (match[1] is None and match[2].partition("/")[0] in {*_KINDS, "buckets"}):
         raise ValueError(

@@ -250,11 +250,7 @@ class _Progress:
                 yield index, f"InconsistentSample: {name} has the {what} {text}, and {others}{more}"
 
     def load(self, loader: Any) -> int:
-        """Goes on where an earlier check was interrupted; returns the samples that it had done.
-
-        Raises:
-            TargetError: that check was of another dataset, or of other classes.
-        """
+        """Goes on where an earlier check was interrupted; returns the samples that it had done."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 known = json.load(file)

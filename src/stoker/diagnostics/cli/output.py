@@ -76,11 +76,7 @@ def seconds(number: float) -> str:
 
 
 def check_writable(path: str, option: str) -> None:
-    """Refuses a file that cannot be written, before a long run and not after it.
-
-    Raises:
-        CommandError: names the folder and the reason.
-    """
+    """Refuses a file that cannot be written, before a long run and not after it."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise CommandError(f"{option} {path}: the folder {folder} does not exist: make it, or name another one")
@@ -108,9 +104,6 @@ def check_output(
         path: of the file; None for none.
         kind: of file that is written. An existing file has to be one, or to be empty; None for any.
         script: that is run, which is never replaced.
-
-    Raises:
-        CommandError: names the reason, and the change to make.
     """
     if path is None:
         return

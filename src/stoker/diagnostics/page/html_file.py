@@ -84,9 +84,6 @@ def read_report(path: str) -> Report:
 
     Args:
         path: of a file that `stoker run --report` wrote.
-
-    Raises:
-        ValueError: it is no report, or one of another version.
     """
     text = Path(path).read_text(encoding="utf-8", errors="replace")
     found = _DATA.search(text)

@@ -92,7 +92,6 @@ def open_source(name: str, query: str | None = None) -> OpenedSource:
         query: selects the rows of an SQLite database.
 
     Raises:
-        TargetError: there is no such thing, or nothing tells how to open it.
         Exception: what the dataset of such files raises.
     """
     module, colon, _ = name.partition(":")

@@ -297,11 +297,7 @@ def write_plot(trials: Sequence[SettingTrial], path: str, title: str, verdict: s
 
 
 def check_plot(path: str) -> None:
-    """Refuses an unknown kind of file, or an image where there is no matplotlib, before the measurement.
-
-    Raises:
-        ValueError: the file's name has another ending.
-    """
+    """Refuses an unknown kind of file, or an image where there is no matplotlib, before the measurement."""
     if not path.lower().endswith((*PAGES, *IMAGES)):
         endings = ", ".join((PAGES[0], *IMAGES[:-1]))
         raise ValueError(f"{path}: the curves are written as {endings} or {IMAGES[-1]}: name such a file")

@@ -24,11 +24,7 @@ _OF_V3 = frozenset({
 
 
 def metadata_file(path: str) -> str:
-    """Returns the file that says what a Zarr folder holds.
-
-    Raises:
-        ArrayFileError: there is none.
-    """
+    """Returns the file that says what a Zarr folder holds."""
     for name in FILES:
         if os.path.exists(file := os.path.join(path, name)):
             return file
@@ -59,11 +55,7 @@ def zarr_arrays(path: str) -> Found:
 
 
 def zarr_in_store(place: str, storage: Storage) -> FileContents:
-    """Returns the array of a folder in a store, or all arrays of a group whose metadata is consolidated.
-
-    Raises:
-        ArrayFileError: it is neither, or its metadata cannot be read.
-    """
+    """Returns the array of a folder in a store, or all arrays of a group whose metadata is consolidated."""
     name = shown(place)
     for file in FILES:
         with contextlib.suppress(FileNotFoundError):

@@ -143,9 +143,6 @@ def _opened(file: ClipFile, whole: bool) -> Iterator[tuple[OpenClipFile, Any, in
 
     Args:
         whole: whether all of it will be read: a store is then asked once.
-
-    Raises:
-        MediaFileError: the file is empty, truncated, damaged, or holds no audio that the library knows.
     """
     soundfile = _soundfile()
     contents = file.open()

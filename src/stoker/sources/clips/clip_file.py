@@ -137,11 +137,7 @@ _EBML, _SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
 
 
 def check_is_whole(file: OpenClipFile) -> None:
-    """Compares the size of a file with what its header promises, in WAV, AIFF, AVI, Matroska and WebM files.
-
-    Raises:
-        MediaFileError: the file is smaller.
-    """
+    """Compares the size of a file with what its header promises, in WAV, AIFF, AVI, Matroska and WebM files."""
     size, promised = file.version.size, promised_size(file.head)
     if promised is not None and size < promised and not _data_are_whole(file):
         raise MediaFileError(f"{file.name} is truncated: it has {size:,} bytes, and its header promises {promised:,}")

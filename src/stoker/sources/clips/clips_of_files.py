@@ -182,7 +182,6 @@ class Cut:
         """Returns the cut of a user's arguments.
 
         Raises:
-            TypeError: a length is no number.
             ValueError: a length is not positive, `hop` is given where there are no consecutive clips, or `short` is
                 unknown.
         """

@@ -288,11 +288,7 @@ def _missing(key: str, keys: list[str], path: str) -> MissingKeyError:
 
 
 def _rows(path: str, tables: dict[str, Any]) -> tuple[int, int]:
-    """Returns the number of rows, and the number of rows in the largest chunk of a key, or all.
-
-    Raises:
-        ValueError: there are none, or not the same number for all keys.
-    """
+    """Returns the number of rows, and the number of rows in the largest chunk of a key, or all."""
     lengths = {key: table.shape[0] if table.shape else 0 for key, table in tables.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{key!r} {length:,}" for key, length in lengths.items())

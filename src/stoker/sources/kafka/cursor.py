@@ -38,11 +38,7 @@ class SavedPlace(NamedTuple):
 
     @classmethod
     def of(cls, name: str, entry: Any) -> SavedPlace:
-        """Returns the place that a state's entry holds.
-
-        Raises:
-            StateFormatError: it holds none.
-        """
+        """Returns the place that a state's entry holds."""
         share = PartitionShare.named(name)
         try:
             at, end = operator.index(entry["at"]), entry["end"]
@@ -181,11 +177,7 @@ class PartitionShare(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> PartitionShare:
-        """Returns the share of this name.
-
-        Raises:
-            StateFormatError: it is no such name.
-        """
+        """Returns the share of this name."""
         found = _NAME.fullmatch(name)
         if found is None:
             raise StateFormatError(f"a partition was expected in a state, found {name!r}")

@@ -70,11 +70,7 @@ class IndexedRecords:
         self._lines = lines[0] if len(lines) == 1 else np.concatenate(lines)
 
     def read(self, file: int, number: int) -> bytes:
-        """Returns a record, with its line end and the empty lines behind it.
-
-        Raises:
-            FileChangedError: it was changed since the dataset was made.
-        """
+        """Returns a record, with its line end and the empty lines behind it."""
         path = self.files[file]
         opened = self._open.get(self._places[file], self._versions[file])
         begin, end = self._span(file, number)
@@ -202,9 +198,6 @@ def index_of(path: str, cutting: Cutting, begin: int, storage: Storage, opened: 
         cutting: how it is cut into records.
         begin: the byte at which its text begins.
         opened: the file, if it is open.
-
-    Raises:
-        FileChangedError: it was written to meanwhile.
     """
     file = opened or storage.open(path)
     index_path = place_of(path, cutting)

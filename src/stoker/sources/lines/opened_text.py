@@ -38,11 +38,7 @@ def check_zstd(files: list[str]) -> None:
 
 
 def text_of(file: File | str, offset: int, name: str) -> io.BufferedReader:
-    """Returns the text of a file, or of a local path, from `offset` on, which must be the start of a line, or the end.
-
-    Raises:
-        StateMismatchError: no line begins at `offset`.
-    """
+    """Returns the text of a file, or of a local path, from `offset` on, which must be the start of a line, or the end."""
     text = decompressed(file)
     if offset:
         text.seek(offset - 1)
@@ -162,11 +158,7 @@ def told_again(error: BaseException, message: str) -> OSError:
 
 
 def zstd_module() -> Any:
-    """Returns the standard library's zstd module, or its copy for older versions of Python.
-
-    Raises:
-        MissingExtraError: there is none.
-    """
+    """Returns the standard library's zstd module, or its copy for older versions of Python."""
     try:
         from compression import zstd  # from Python 3.14 on
     except ImportError:

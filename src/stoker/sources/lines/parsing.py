@@ -45,9 +45,6 @@ class TextParser:
         Args:
             begin: of the file, its first bytes.
             is_alone: whether the file has a single record.
-
-        Raises:
-            RecordError: it has not.
         """
         if is_alone and b"\n" not in begin and b"\r" in begin.rstrip(b"\r"):
             raise RecordError(f"{path} has a single line, with carriage returns in it: {_CR}")
@@ -229,7 +226,6 @@ def functions_of(types: Mapping[str, Convert] | Convert | None, columns: Sequenc
 
     Raises:
         MissingColumnError: a type is given for a column that does not exist.
-        TypeError: a type cannot be called.
     """
     if types is None:
         return {}

@@ -177,11 +177,7 @@ class SampleLayout:
         self._wanted = [(name, names.index(name), value_of(encodings[names.index(name)])) for name in columns]
 
     def __call__(self, data: bytes) -> dict[str, Any]:
-        """Returns a sample by column.
-
-        Raises:
-            RecordError: the bytes do not fit the columns, or a value does not fit its encoding.
-        """
+        """Returns a sample by column."""
         place = 4 * self._stated
         stated = iter(np.frombuffer(data[:place], "<u4").tolist())
         begins = [place]

@@ -74,11 +74,7 @@ class MDSFolder:
         self.storage = storage_of(self.index, storage_options, cache, cache_size)
 
     def read_index(self) -> bytes:
-        """Returns the contents of index.json.
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
+        """Returns the contents of index.json."""
         try:
             file = (self.storage if self._is_remote else LocalStorage()).open(self.index)
         except FileNotFoundError:
@@ -178,9 +174,7 @@ def shards_in(folder: MDSFolder) -> list[Shard]:
     """Returns the shards of a folder, in order.
 
     Raises:
-        FileNotFoundError: there is no index.json, or a shard is missing.
         ShardError: index.json is damaged or of another format, or a shard is truncated.
-        ValueError: a shard is compressed in another way.
     """
     path, contents = shown(folder.index), folder.read_index()
     try:
@@ -290,7 +284,6 @@ class ShardReader:
         Raises:
             ShardError: it is damaged.
             FileChangedError: it was changed since the dataset was made.
-            RecordError: the place of the sample is not in the shard.
         """
         begin, end = np.frombuffer(self._places(shard, number), "<u4").tolist()
         if not 4 * (shard.samples + 2) <= begin <= end <= shard.size:

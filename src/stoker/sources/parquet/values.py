@@ -56,11 +56,7 @@ class DecodedGroup:
         ]
 
     def row(self, row: int) -> dict[str, Any]:
-        """Returns the row as a dict by column; its arrays are copies.
-
-        Raises:
-            ParquetValueError: a value has no equivalent in Python, or is damaged.
-        """
+        """Returns the row as a dict by column; its arrays are copies."""
         name = ""
         try:
             return {(name := each): read(row) for each, read in self._reads}
@@ -289,9 +285,6 @@ def check_equal(arrow: Any, table: Any, texts: Texts, path: str) -> None:
 
     Args:
         table: the row group, an Arrow table.
-
-    Raises:
-        SchemaMismatchError: a column has another value.
     """
     for name in texts.keys() & set(table.column_names):
         column, text = table.column(name), texts[name]

@@ -78,11 +78,7 @@ class SQLAlchemyDatabase(Database):
         return engine.connect().execution_options(stream_results=True)
 
     def execute(self, handle: Any, query: str, parameters: Parameters) -> Cursor:
-        """Runs a query.
-
-        Raises:
-            TypeError: the parameters are a sequence.
-        """
+        """Runs a query."""
         if parameters is not None and not isinstance(parameters, Mapping):
             raise TypeError(
                 f"parameters for {self.shown} are a {type(parameters).__name__}, expected a dict: SQLAlchemy binds "

@@ -62,11 +62,7 @@ class QueryRows(Stream[dict[str, Any]]):
 
 
 def _cuts_in(state: State, cuts: list[Any]) -> list[Any]:
-    """Returns the cuts that a state was taken with: those of the stream may have moved since, with the table.
-
-    Raises:
-        StateMismatchError: shares of the state have different cuts.
-    """
+    """Returns the cuts that a state was taken with: those of the stream may have moved since, with the table."""
     shares = state.get("shards")
     saved = [share["cuts"] for share in shares.values() if "cuts" in share] if isinstance(shares, dict) else []
     if any(other != saved[0] for other in saved):
@@ -236,11 +232,7 @@ class _RowIterator(StreamIterator[dict[str, Any]]):
         return selection
 
     def _given_before(self) -> int:
-        """Returns how many of the fetched rows were given before the query was run again.
-
-        Raises:
-            StateMismatchError: the last of them is another now.
-        """
+        """Returns how many of the fetched rows were given before the query was run again."""
         if self._is_keyed:
             to_json(self._fetched[0][self._key_column])
         if self._is_known:

@@ -119,9 +119,6 @@ def _begins(members: Iterable[tuple[int, int, Any]]) -> list[int]:
 def wids_shards(path: str) -> list[tuple[str, int]] | None:
     """Returns the shards that a wids index names, as paths beside it or URLs, with their numbers of samples; None if
     the JSON file is no such index.
-
-    Raises:
-        ValueError: the file is not JSON, or an entry has no path or number.
     """
     with open(path, encoding="utf-8") as file:
         content = json.load(file)
@@ -155,11 +152,7 @@ class AllowedPlaces:
                 self._folders.add(os.path.dirname(os.path.abspath(place)))
 
     def check(self, places: Iterable[str], playlist: str) -> None:
-        """Checks places that a playlist names.
-
-        Raises:
-            PlaylistError: one is not allowed.
-        """
+        """Checks places that a playlist names."""
         for place in places:
             if is_remote(place):
                 if _host_of(place) not in self._hosts:
@@ -196,9 +189,6 @@ def check_no_end(path: str, file: File, storage: Storage, folder: Folder | None,
 
     Args:
         folder: of indexes.
-
-    Raises:
-        ShardError: an index says that the shard was longer.
     """
     size = file.version.size
     try:

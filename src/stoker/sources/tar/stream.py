@@ -322,10 +322,6 @@ class _OpenShard:
             piece: its number in the shard.
             resumed: a byte and the shard's size, from the state.
             last: the last of the pieces that will be read on from this one.
-
-        Raises:
-            ShardError: the shard is truncated or damaged before the piece.
-            StateMismatchError: the shard has another size, or no member begins at the byte.
         """
         if resumed is not None and resumed[1] != self.size:
             raise StateMismatchError(

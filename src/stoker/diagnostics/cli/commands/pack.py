@@ -104,11 +104,7 @@ def _dataset(source: str) -> Any:
 
 
 def bytes_of(text: str) -> int:
-    """Returns a size such as `500MB` or `1GiB` as a number of bytes.
-
-    Raises:
-        CommandError: it is no size.
-    """
+    """Returns a size such as `500MB` or `1GiB` as a number of bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?|)B?", text.strip().upper())
     if match is None or not float(match[1]):
         raise CommandError(f"{text!r} is no size: write a number of bytes, such as 500MB or 1GiB")

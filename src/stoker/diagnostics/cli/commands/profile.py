@@ -151,11 +151,7 @@ def live(known: Measurements, batches: int) -> str:
 
 
 def ours(loader: Any, name: str, workers: int | None) -> DataLoader[Any]:
-    """Returns the loader that is measured: a copy on Stoker's engine, of a torch loader too.
-
-    Raises:
-        CommandError: a dataset was named, or a loader that cannot be taken over.
-    """
+    """Returns the loader that is measured: a copy on Stoker's engine, of a torch loader too."""
     if loader is None:
         raise CommandError(f"{name} is a dataset: name the loader, or a function that makes it")
     from stoker.loader.dataloader import DataLoader  # imports torch, and other commands do without

@@ -145,11 +145,7 @@ def bench_of(
     loader: str | None,
     sizes: tuple[int, ...],
 ) -> SettingBench:
-    """Returns the bench for a script, a module that is run, or `module:object`.
-
-    Raises:
-        CommandError: there is no such script, or an option does not fit.
-    """
+    """Returns the bench for a script, a module that is run, or `module:object`."""
     if module is None and words and is_target(words[0]):
         if len(words) > 1:
             raise CommandError(f"{words[1]} is left over: options stand before {words[0]}, which takes no arguments")
