@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -195,9 +196,27 @@ class StatusLine:
         self._stream.flush()
 
 
-def standard_error(program_prints_to: IO[str] = sys.stdout) -> StatusLine:
+def standard_error() -> StatusLine:
     """Returns a line on standard error, below a program that prints to this process's standard streams."""
-    return StatusLine(sys.stderr, (program_prints_to,))
+    return StatusLine(sys.stderr, (sys.stdout,))
+
+
+@contextlib.contextmanager
+def samples_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Shows a bar on a terminal's standard error; yields the function that is told the samples done and of all."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
+    is_shown = sys.stderr.isatty()
+    # `auto_refresh` would start a thread, and workers are forked from this process
+    with Progress(*columns, console=console_of(sys.stderr), auto_refresh=False, disable=not is_shown) as progress:
+        task = progress.add_task(what, total=None)
+
+        def show(done: int, of: int) -> None:
+            progress.update(task, completed=done, total=of)
+            progress.refresh()
+
+        yield show if is_shown else None
 
 
 MASK = "***"

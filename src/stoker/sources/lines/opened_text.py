@@ -38,7 +38,7 @@ def check_zstd(files: list[str]) -> None:
 
 
 def text_of(file: File | str, offset: int, name: str) -> io.BufferedReader:
-    """Returns the text of a file, or of a local path, from `offset` on, which must be the start of a line, or the end."""
+    """Returns the text of a file, or of a local path, from `offset` on, which must begin a line, or be the end."""
     text = decompressed(file)
     if offset:
         text.seek(offset - 1)
