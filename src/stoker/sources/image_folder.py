@@ -169,8 +169,6 @@ def _cached(root: str, tops: list[str], chosen: bool, cache: bool | str | os.Pat
     """Returns the folders below a root, from a cached listing as far as they are unchanged.
 
     Args:
-        root: path of the image folder.
-        tops: names of the class folders.
         chosen: whether a subclass has chosen them, so that the listing is one of these classes alone.
         cache: the argument of `ImageFolder`.
     """

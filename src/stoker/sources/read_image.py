@@ -26,7 +26,6 @@ def read_rgb(source: str | bytes) -> Any:
         source: the path of a file, or its contents.
 
     Raises:
-        MissingExtraError: Pillow is not installed.
         OSError: the file cannot be opened, or is no image that Pillow knows.
     """
     from stoker import images  # here, since Pillow is an extra
@@ -40,22 +39,14 @@ def takes_path(transform: Any, loader: Any) -> bool:
 
 
 def encoding() -> Any:
-    """Returns the module that leaves JPEGs to a device.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
-    """
+    """Returns the module that leaves JPEGs to a device."""
     from stoker.images import encoded  # here, since Pillow is an extra
 
     return encoded
 
 
 def pillow() -> Any:
-    """Returns the module `PIL.Image`.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
-    """
+    """Returns the module `PIL.Image`."""
     try:
         from PIL import Image
     except ImportError as error:
