@@ -360,7 +360,7 @@ class Interleavings(RuleBasedStateMachine):
                     alone = unit == min(self.supervisor.outstanding) and all(other.waits for other in before)
                     assert alone or len(before) < self.room
                 worker.units.append(message)
-                worker.slots.update(zip(itertools.count(unit), slots))  # noqa: B905
+                worker.slots.update(zip(itertools.count(unit), slots))
                 assert len(slots) <= (len(work) if isinstance(work, list) else 1)
                 assert len(worker.units) <= 2 and (part is None or len(worker.units) == 1)
             case messages.Drop(before):

@@ -294,8 +294,12 @@ class SlotAllocator:
 
         Batches are delivered in order, so memory held by later ones would never come back while an earlier one waits.
         """
-        earlier = self._dispatch.count(unit) - bisect_left(self._served, unit)  # one with a slot is outstanding
+        earlier = self._earlier(unit)
         return not earlier or self._arena.can_give(earlier + 1, size, lambda: self.spoken_for(worker))
+
+    def _earlier(self, unit: int) -> int:
+        """Returns the number of earlier units without a slot."""
+        return self._dispatch.count(unit) - bisect_left(self._served, unit)  # one with a slot is outstanding
 
 
 MUCH = 16 << 20
