@@ -240,11 +240,10 @@ class ThreadBackend(Backend):
     def _end_run(self, answer: Answer, end: _RunEnd) -> None:
         """Hands out what comes behind a run, unless its thread has a rest of it."""
         first, made, seconds = end
-        self._dispatch.answered(answer.worker, Assignment(first), seconds / made)
         self._stalls.answered(first)
         if left := self._runs.pop(first, ())[made:]:
             self._runs[first + made] = left
-            self._dispatch.goes_on(answer.worker, first + made, len(left))
+        self._dispatch.answered(answer.worker, Assignment(first), seconds / made, made, len(left))
         answer.cost = Cost(made, seconds)
         self._note_work(answer.worker)
         self._hand_out()

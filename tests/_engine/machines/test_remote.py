@@ -71,9 +71,9 @@ def ends() -> Iterator[Ends]:
 
 
 def test_offered_slot_is_used_without_a_question(ends: Ends) -> None:
-    ends.remote.pass_on(packed(Unit(8, b"work", (2, 16, 8), (), None)))
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
     (unit,) = ends.worker.receive()
-    assert unit.slot is None and unit.work == b"work"
+    assert not unit.slots and unit.work == b"work"
     ends.answers(8, b"12345678")
     (done,) = ends.heard()
     assert isinstance(done, UnitDone) and done.value == (2, 8, b"leaves", b"pickle", {}) and done.unit == 8
@@ -81,7 +81,7 @@ def test_offered_slot_is_used_without_a_question(ends: Ends) -> None:
 
 
 def test_slot_is_asked_for_where_the_offered_one_is_small(ends: Ends) -> None:
-    ends.remote.pass_on(packed(Unit(8, b"work", (2, 16, 4), (), None)))
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 4)], (), None)))
     ends.answers(8, b"abcdefgh")
     assert ends.heard() == [SlotWanted(8, 8, 1, 0)]
     ends.remote.read()  # it waits
@@ -104,7 +104,7 @@ def test_batch_without_memory_is_an_error_and_the_next_is_read(ends: Ends) -> No
     (done,) = ends.heard()
     assert isinstance(done, UnitDone) and done.kind == "error"
     assert "more than there is" in pickle.loads(done.value).text  # type: ignore[arg-type]
-    ends.remote.pass_on(packed(Unit(9, b"work", (2, 0, 8), (), None)))
+    ends.remote.pass_on(packed(Unit(9, b"work", [(2, 0, 8)], (), None)))
     ends.answers(9, b"ok")
     (done,) = ends.heard()
     assert isinstance(done, UnitDone) and done.kind == "batch" and MEMORY[:2] == b"ok"

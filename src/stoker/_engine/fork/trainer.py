@@ -57,7 +57,7 @@ from stoker._engine.messages import (
     WorkersLocked,
 )
 from stoker._engine.process import linux
-from stoker._engine.process.answers import answers_of
+from stoker._engine.process.answers import answer_of
 from stoker._engine.process.deadlines import (
     FROZEN,
     HELD_BACK,
@@ -75,7 +75,7 @@ from stoker._engine.supervision.rules import Rules
 from stoker._engine.tracebacks import users_stacks
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Slot
-from stoker._engine.transport.reader import Lease, SharedSlot
+from stoker._engine.transport.reader import Lease
 from stoker._engine.transport.writer import Packed, Written
 from stoker.events import Event, ForkDeadlock, HelperDied
 
@@ -83,7 +83,7 @@ _BIRTH = -1
 """Stands for a unit: the steps of a zygote before its workers are born."""
 
 
-_Arrived = tuple[ZygoteHandle, "Slot | SharedSlot | None", Packed]
+_Arrived = tuple[ZygoteHandle, "Slot | None", Packed]
 """The value of an answer with a batch: the zygote that has its slot, the slot, and the batch as written."""
 
 
@@ -438,21 +438,19 @@ class ProcessBackend(Backend):
         self._life.has_answered = True
         report = UnitReport(*message.report)
         self._streams.take(message.worker, report)
-        if message.kind == "dropped":
-            self._units.pop(message.unit, None)
+        self._units.pop(message.unit, None)
+        if (answer := answer_of(message, report)) is None:
             return
-        for answer in answers_of(message, report):
-            self._units.pop(answer.unit, None)
-            if answer.kind == "batch":
-                if (machine := self._machines.get(message.worker)) is not None:
-                    packed = cast("tuple[object, Packed]", answer.value)[1]
-                    self._event_sink.came_from(machine, Written.size_of(packed))
-                self._life.unopened += 1
-                answer.value = (self._life, *cast("tuple[object, ...]", answer.value))
-            if answer.unit < self._dropped_below:
-                self.discard(answer)
-            else:
-                self._inbox.append(answer)
+        if answer.kind == "batch":
+            if (machine := self._machines.get(message.worker)) is not None:
+                packed = cast("tuple[object, Packed]", answer.value)[1]
+                self._event_sink.came_from(machine, Written.size_of(packed))
+            self._life.unopened += 1
+            answer.value = (self._life, *cast("tuple[object, ...]", answer.value))
+        if answer.unit < self._dropped_below:
+            self.discard(answer)
+        else:
+            self._inbox.append(answer)
 
     def _deadlocked(self, stacks: str) -> None:
         """Handles workers that all wait for locks since birth: another birth may find the lock free; after that, an

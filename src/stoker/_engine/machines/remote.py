@@ -152,10 +152,10 @@ class Remote:
                 self._asks = False
                 self._given(message.given)
         elif isinstance(message, Unit):
-            if message.slot is not None:
-                self._offered[message.unit] = message.slot
+            if message.slots:
+                (self._offered[message.unit],) = message.slots
             if self.data is not None:
-                self.data.send(message._replace(slot=None))
+                self.data.send(message._replace(slots=[]))
         elif self.data is not None:
             self.data.send(message)
 
