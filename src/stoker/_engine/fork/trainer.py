@@ -27,6 +27,7 @@ from stoker._engine.commands import StreamStates
 from stoker._engine.fork import native_pools
 from stoker._engine.fork.zygote_handle import ZygoteHandle, end_all
 from stoker._engine.machines.cluster import Ray
+from stoker._engine.machines.known_classes import KnownClasses
 from stoker._engine.messages import (
     AskPool,
     AskStacks,
@@ -112,6 +113,7 @@ class ProcessBackend(Backend):
         cluster: Ray | None = None,
     ) -> None:
         self._cluster = cluster
+        self._known = None if cluster is None else KnownClasses(cluster.classes)
         self._parts = parts
         self._assemble = assemble
         self._workers = workers
@@ -425,7 +427,7 @@ class ProcessBackend(Backend):
             case GaveUp():
                 self._last_words = f"\nIt raised:\n{message.traceback}"
             case Broken():
-                self._fatal = broken(pickle.loads(message.failure))
+                self._fatal = broken((pickle.loads if self._known is None else self._known.failure)(message.failure))
 
     def _take(self, message: Delivery) -> None:
         """Handles the answer of a unit."""
@@ -435,7 +437,8 @@ class ProcessBackend(Backend):
         if message.kind == "dropped":
             self._units.pop(message.unit, None)
             return
-        for answer in answers_of(message, report):
+        known = self._known if message.worker >= self._workers - self._rules.remote else None
+        for answer in answers_of(message, report, known):
             self._units.pop(answer.unit, None)
             if answer.kind == "batch":
                 if (machine := self._machines.get(message.worker)) is not None:
@@ -513,7 +516,9 @@ class ProcessBackend(Backend):
         life, slot, value = cast("_Arrived", answer.value)
         answer.value = None
         try:
-            batch = life.reader.read(slot, Written.unpacked(value))
+            is_remote = self._known is not None and answer.worker >= self._workers - self._rules.remote
+            read = self._known.loads if self._known is not None and is_remote else pickle.loads
+            batch = life.reader.read(slot, Written.unpacked(value, read), read)
             self._lease = life.reader.latest
             return batch
         finally:

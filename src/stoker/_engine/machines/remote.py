@@ -12,7 +12,7 @@ from stoker import errors
 from stoker._engine.activity import NEW_MARK
 from stoker._engine.backend import Failure, UnitReport
 from stoker._engine.machines.agent import TOKEN
-from stoker._engine.machines.batch_link import BatchLink, size_behind
+from stoker._engine.machines.batch_link import MESSAGES, BatchLink, size_behind
 from stoker._engine.messages import (
     Activities,
     Broken,
@@ -25,6 +25,7 @@ from stoker._engine.messages import (
     PoolUse,
     RemoteExited,
     RemoteInspected,
+    RowsWanted,
     SlotGiven,
     SlotWanted,
     ToBridge,
@@ -38,6 +39,8 @@ from stoker._engine.messages import (
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.worker import dumps
 from stoker._engine.transport.writer import Packed
+
+_OF_PARTS = ("rows", "misfit", "short")
 
 STRANGER = 5.0
 """Seconds that a new connection has to show its token."""
@@ -110,7 +113,7 @@ class Remote:
     def connected(self, is_control: bool, connection: socket.socket) -> None:
         """Takes a connection that has shown the token."""
         if is_control:
-            self.control, self.heard = Channel(connection), time.monotonic()
+            self.control, self.heard = Channel(connection, MESSAGES.loads), time.monotonic()
         else:
             self.data = BatchLink(connection)
 
@@ -199,6 +202,8 @@ class Remote:
         if isinstance(message, Broken):
             self._tell(message)
             return
+        if isinstance(message, RowsWanted) or (isinstance(message, UnitDone) and message.kind in _OF_PARTS):
+            raise errors.CannotSendError("part of a unit")  # other workers would unpickle it
         if isinstance(message, UnitDone):
             self._offered.pop(message.unit, None)
             message = self._placed(self._by_our_clock(message))

@@ -6,15 +6,16 @@ import pickle
 from typing import cast
 
 from stoker._engine.backend import Answer, Cost, UnitReport
+from stoker._engine.machines.known_classes import KnownClasses
 from stoker._engine.messages import Delivery, Made
 from stoker._engine.transport.arena import Slot
 from stoker._engine.transport.reader import SharedSlot
 from stoker._engine.transport.writer import Packed
 
 
-def answers_of(message: Delivery, report: UnitReport) -> list[Answer]:
+def answers_of(message: Delivery, report: UnitReport, known: KnownClasses | None = None) -> list[Answer]:
     """Returns the answers in a message: one, or those of a run. The last one has their cost. The value of a batch is
-    (slot, batch as written), and that of an error the `Failure`.
+    (slot, batch as written), and that of an error the `Failure`. `known`: classes of a remote worker.
     """
     unit, kind, value, place, worker, _, seconds = message
     if kind == "dropped":
@@ -32,7 +33,10 @@ def answers_of(message: Delivery, report: UnitReport) -> list[Answer]:
         ]
     for answer in answers:
         if answer.kind == "error":
-            answer.value = pickle.loads(cast("bytes", answer.value))
+            data = cast("bytes", answer.value)
+            answer.value = pickle.loads(data) if known is None else known.failure(data)
+        if known is not None:
+            known.check(answer.report)
     if seconds and answers[-1].kind == "batch":
         batches = [cast("tuple[object, Packed]", answer.value)[1] for answer in answers if answer.kind == "batch"]
         in_messages = sum(len(data) for _, _, _, data, _ in batches if isinstance(data, bytes))

@@ -7,6 +7,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from pickle import loads as plain_loads
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -66,10 +67,10 @@ class Written(NamedTuple):
         return value[1] + (len(value[3]) if isinstance(value[3], bytes) else 0)
 
     @classmethod
-    def unpacked(cls, value: Packed) -> Written:
+    def unpacked(cls, value: Packed, read: leaves.Loads = plain_loads) -> Written:
         """Returns the batch from the result of `packed`."""
         slot, used, packed, pickle, texts = value
-        return cls(slot, used, leaves.unpack(packed), pickle, texts)
+        return cls(slot, used, leaves.unpack(packed, read), pickle, texts)
 
 
 def aligned(size: int) -> int:

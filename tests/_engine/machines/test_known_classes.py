@@ -1,0 +1,189 @@
+"""The unpickler of what workers on other machines send."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker._engine.backend import Failure, UnitReport
+from stoker._engine.machines.known_classes import KnownClasses
+from stoker._engine.messages import UnitDone, packed, plain
+from stoker._engine.transport import leaves
+from stoker.errors import CannotSendError
+from tests._engine.machines.local_cluster import LocalCluster
+
+
+class Pair(NamedTuple):
+    """Batches of the tests contain it."""
+
+    number: int
+    text: str
+
+
+class OddError(Exception):
+    """Raised by a dataset of the tests."""
+
+
+class Hostile:
+    """Its pickle runs a program where it is read."""
+
+    def __init__(self, file: object) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.file}",)
+
+
+PLAIN: list[Any] = [
+    {"a": [1, 2.5, None, True, complex(1, 2), b"x", "text", (1,), {2}, frozenset([3]), bytearray(b"y"), slice(1, 2)]},
+    [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), datetime.timedelta(1), Path("a")],
+    [collections.OrderedDict(a=1), collections.defaultdict(list, {1: [2]}), collections.Counter("aab")],
+    [np.float32(1), np.bool_(True), np.datetime64("2026-01-01"), np.dtype("f4"), np.float32],
+]
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=["builtins", "dates", "collections", "numpy"])
+def test_plain_values_are_known(value: Any) -> None:
+    data = leaves.dumps(value, lambda leaf: None)
+    assert leaves.loads(data, (), KnownClasses().loads) == value
+
+
+@pytest.mark.parametrize("array", [np.arange(6).reshape(2, 3).T, np.array(["a", None], object), np.ones(2, "i4,f8")])
+def test_arrays_are_known(array: Any) -> None:
+    data = leaves.dumps([array], lambda leaf: None)
+    (got,) = leaves.loads(data, (), KnownClasses().loads)  # type: ignore[misc]
+    assert got.dtype == array.dtype and got.tolist() == array.tolist()
+
+
+def test_tensors_are_known() -> None:
+    torch = pytest.importorskip("torch")
+    sent = [
+        torch.ones(3),
+        torch.ones(2, dtype=torch.bfloat16),
+        torch.eye(3).to_sparse(),
+        torch.nn.Parameter(torch.ones(1)),
+    ]
+    got: Any = leaves.loads(leaves.dumps([sent, torch.float32], lambda leaf: None), (), KnownClasses().loads)
+    for one, other in zip(got[0], sent, strict=True):
+        assert type(one) is type(other) and one.dtype == other.dtype and torch.equal(one.to_dense(), other.to_dense())
+    assert got[1] is torch.float32
+
+
+def test_messages_are_known() -> None:
+    message = packed(UnitDone(1, "batch", (0, 8, b"", b"", {}), 0.5, plain(UnitReport()), 0.5))
+    assert KnownClasses().loads(pickle.dumps(message, 5)) == message
+
+
+@pytest.mark.parametrize("call", [(os.system, "true"), (eval, "1"), (np.load, "x"), (pickle.loads, b""), (open, "x")])
+def test_function_is_not_called(call: Any) -> None:
+    class Calls:
+        def __reduce__(self) -> Any:
+            return call[0], call[1:]
+
+    with pytest.raises(CannotSendError, match=call[0].__name__):
+        KnownClasses().loads(pickle.dumps(Calls()))
+
+
+def test_stored_tensor_runs_nothing(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Calls:
+        def __reduce__(self) -> Any:
+            return torch.storage._load_from_bytes, (pickle.dumps(Hostile(tmp_path / "made"), 2),)
+
+    with pytest.raises(pickle.UnpicklingError, match=r"posix\.system"):
+        KnownClasses().loads(pickle.dumps(Calls()))
+    assert not (tmp_path / "made").exists()
+
+
+def test_named_class_is_known() -> None:
+    data = pickle.dumps(Pair(1, "a"))
+    with pytest.raises(CannotSendError, match=rf'classes=\["{__name__}:Pair"\]'):
+        KnownClasses().loads(data)
+    assert KnownClasses(stoker.Ray(1, classes=[Pair]).classes).loads(data) == Pair(1, "a")  # type: ignore[arg-type]
+
+
+def test_failure_keeps_a_class_that_is_loaded(tmp_path: Path) -> None:
+    failed = Failure.of(OddError("odd"), "in batch 1")
+    assert isinstance(KnownClasses().failure(pickle.dumps(failed)).rebuilt(), OddError)
+    failed.instance = failed.kind = pickle.dumps(Hostile(tmp_path / "made"))
+    error = KnownClasses().failure(pickle.dumps(failed)).rebuilt()
+    assert type(error) is RuntimeError and "OddError" in str(error) and not (tmp_path / "made").exists()
+
+
+def test_state_of_a_stream_is_checked(tmp_path: Path) -> None:
+    state = pickle.dumps({"row": 7})
+    KnownClasses().check(UnitReport()._replace(stream_state=state, since=state + state))
+    with pytest.raises(CannotSendError, match="system"):
+        KnownClasses().check(UnitReport()._replace(since=state + pickle.dumps(Hostile(tmp_path / "made"))))
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("classes", ["a:B", [1], ["a.B"], [":B"], Pair])
+def test_classes_that_are_none_are_refused(classes: Any) -> None:
+    with pytest.raises(TypeError, match="classes should"):
+        stoker.Ray(1, classes=classes)
+
+
+def test_class_of_a_function_is_refused() -> None:
+    class Inner:
+        pass
+
+    with pytest.raises(ValueError, match="move it to the top of a module"):
+        stoker.Ray(1, classes=[Inner])
+
+
+class Pairs(stoker.Dataset[Any]):
+    """Its samples are pairs, and one is hostile if there is a `file`."""
+
+    def __init__(self, file: str = "") -> None:
+        self.file = file
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return Hostile(self.file) if self.file and index == 3 else Pair(index, "x" * index)
+
+
+class Failing(Pairs):
+    def __getitem__(self, index: int) -> Any:
+        raise OddError("odd")
+
+
+def as_list(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def batches(dataset: Any, **settings: Any) -> Iterator[Any]:
+    cluster = LocalCluster(1, **settings)
+    with stoker.DataLoader(dataset, 2, num_workers=0, collate_fn=as_list, remote=cluster) as loader:
+        yield from loader
+
+
+def test_remote_batch_of_an_unknown_class_names_it() -> None:
+    with pytest.raises(CannotSendError, match=rf'classes=\["{__name__}:Pair"\]'):
+        list(batches(Pairs()))
+    assert [each for batch in batches(Pairs(), classes=[Pair]) for each in batch] == [
+        *map(Pairs().__getitem__, range(8))
+    ]
+
+
+def test_hostile_remote_batch_runs_nothing(tmp_path: Path) -> None:
+    with pytest.raises(CannotSendError, match=r"posix\.system"):
+        list(batches(Pairs(str(tmp_path / "made")), classes=[Pair]))
+    assert not (tmp_path / "made").exists()
+
+
+def test_error_of_a_remote_worker_has_its_class() -> None:
+    with pytest.raises(OddError, match="odd"):
+        list(batches(Failing()))
