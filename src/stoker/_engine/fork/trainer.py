@@ -113,7 +113,7 @@ class ProcessBackend(Backend):
         cluster: Ray | None = None,
     ) -> None:
         self._cluster = cluster
-        self._known = None if cluster is None else KnownClasses(cluster.classes)
+        self._known = None if cluster is None else KnownClasses(map(str, cluster.classes))
         self._parts = parts
         self._assemble = assemble
         self._workers = workers

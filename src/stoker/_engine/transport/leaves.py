@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def pack(leaves: Sequence[Leaf]) -> bytes:
 @functools.lru_cache(8)
 def unpack(data: bytes, read: Loads = pickle.loads) -> tuple[Leaf, ...]:
     """Returns the leaves passed to `pack`. Cached, because nearly all batches of a loader have the same leaves."""
-    return tuple(Leaf(*leaf) for leaf in cast("list[tuple[Any, ...]]", read(data))) if data else ()
+    return tuple(map(Leaf._make, cast("list[tuple[Opaque, ...]]", read(data)))) if data else ()
 
 
 class _Building(threading.local):
