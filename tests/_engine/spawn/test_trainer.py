@@ -300,7 +300,7 @@ def test_batches_that_grow_and_are_kept() -> None:
 
 
 def test_slots_are_used_again() -> None:
-    iterator = iter(loader(Data(), num_workers=1))
+    iterator = iter(loader(Data(), num_workers=1, prefetch_factor=1))
     for batch in iterator:
         size = batch.nbytes
         slots = iterator._backend._life.arena.reserved_bytes if iterator._backend else 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
+import threading
 import warnings
 from typing import Any
 
@@ -47,6 +49,8 @@ class Walked:
         ({"seeding": "worker"}, 1),
         ({"threads_per_worker": 2}, 1),
         ({"memory_budget": 1 << 30}, 1),
+        ({"timeout": 5}, 1),
+        ({"max_samples_per_worker": 100}, 1),
         ({"batch_transform": list}, 1),
     ],
 )
@@ -78,6 +82,25 @@ def test_torchs_samplers_without_a_generator(
     for other in (type("Mine", (type(sampler),), {})(Squares()), iter(sampler)):
         given = {"batch_sampler": data.BatchSampler(other, 4, False)} if batched_by_torch else {"sampler": other}
         assert longest(options_of(stoker.DataLoader(Squares(), num_workers=2, **given))) == 1
+
+
+class Following(Squares):
+    """Holds what the loop may write."""
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+
+@pytest.mark.leaves_behind("multiprocessing keeps its heap of shared values")
+def test_memory_that_the_loop_may_write_has_no_runs() -> None:
+    torch = pytest.importorskip("torch")
+    context = multiprocessing.get_context("fork")
+    small, large = torch.zeros(1).share_memory_(), torch.zeros(1 << 16).share_memory_()
+    for held in (context.Value("i"), [context.RawArray("d", 2)], {"on": context.Event()}, small, lambda: small):
+        assert longest(options_of(stoker.DataLoader(Following(held), num_workers=1))) == 1
+        assert longest(options_of(stoker.DataLoader(Squares(), num_workers=1, collate_fn=Following(held)))) == 1
+    for held in (torch.zeros(1), large, torch.eye(2).to_sparse(), threading.Event(), np.zeros(3)):
+        assert longest(options_of(stoker.DataLoader(Following(held), num_workers=1))) == LONGEST
 
 
 def test_a_stream_has_no_runs() -> None:

@@ -31,7 +31,7 @@ typedef struct {
     size_t head;                               /* bytes of the smallest object; its type is the last field */
 } Python;
 
-typedef struct { /* as in NumPy's `ndarraytypes.h` */
+typedef struct { /* NumPy's array object */
     char *data;
     int ndim;
     intptr_t *shape, *strides;
@@ -39,7 +39,7 @@ typedef struct { /* as in NumPy's `ndarraytypes.h` */
     int flags;
 } Array;
 
-typedef struct { uint8_t code, bits; uint16_t lanes; } DType; /* this and the next two as in `dlpack.h` */
+typedef struct { uint8_t code, bits; uint16_t lanes; } DType; /* this and the next two as DLPack has them */
 typedef struct {
     char *data;
     int32_t device, device_number, ndim;

@@ -2,8 +2,8 @@
 
 A clean process beside the zygote. To the supervisor each remote worker is a worker whose messages the bridge passes on.
 It asks for a slot when the size of a batch is known, and the kernel copies the batch from the socket into the slot:
-zygote and trainer carry no bytes, and a worker that gets no slot waits with its batch. It ends with the zygote. The
-file is long because one loop hears zygote, scheduler, agents and workers.
+zygote and trainer carry no bytes, and a worker that gets no slot waits with its batch. Ends with the zygote. It is
+long because one loop hears zygote, scheduler, agents and workers.
 """
 
 from __future__ import annotations

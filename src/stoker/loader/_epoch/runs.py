@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from stoker.loader._epoch import epoch
 from stoker.loader._job import datapipes
+from stoker.loader._random.find_generators import find_objects
 from stoker.samplers.batch import BatchSampler
 
 if TYPE_CHECKING:
@@ -37,10 +39,11 @@ AHEAD = 2
 def longest(options: LoaderOptions) -> int:
     """Returns the number of batches in a run at most; 1 if each batch is a unit of its own.
 
-    It is one where the order is not known ahead, where a worker has a state of its own, where it makes several batches
-    at once already, where memory is bounded, which is divided among batches, where workers are on other machines, and
-    where batches go to a device or through a `batch_transform` from slots of their own. A `prefetch_factor` of the
-    user's counts batches, and bounds the run.
+    It is one where the order is not known ahead, where a worker has a state of its own or retires after some samples,
+    where it makes several batches at once already, where memory is bounded, which is divided among batches, where
+    workers are on other machines, where batches go to a device or through a `batch_transform` from slots of their own,
+    where a `timeout` counts for each batch, and where samples may depend on what the loop writes into shared memory. A
+    `prefetch_factor` of the user's counts batches, and bounds the run.
     """
     if (
         not options.capabilities.has_workers
@@ -48,14 +51,51 @@ def longest(options: LoaderOptions) -> int:
         or options.in_flight
         or options.seeding == "worker"
         or options.memory_budget is not None
+        or options.max_samples_per_worker is not None
+        or options.timeout
         or options.remote is not None
         or options.device is not None
         or options.batch_transform is not None
         or datapipes.prepares_workers(options)
         or not (epoch.is_computed(options) or may_read_ahead(options))
+        or _follows_the_loop(options)
     ):
         return 1
     return min(LONGEST, options.prefetch_factor or 1) if options.counts_batches else LONGEST
+
+
+_WRITTEN = {
+    "multiprocessing.connection": ("_ConnectionBase",),
+    "multiprocessing.managers": ("BaseProxy",),
+    "multiprocessing.queues": ("Queue", "SimpleQueue"),
+    "multiprocessing.shared_memory": ("SharedMemory", "ShareableList"),
+    "multiprocessing.sharedctypes": ("SynchronizedBase",),
+    "multiprocessing.synchronize": ("Event", "SemLock"),
+}
+_SMALL = 2**16
+"""Bytes of a shared tensor that may hold a setting; larger ones are data."""
+
+
+def _follows_the_loop(options: LoaderOptions) -> bool:
+    """Returns whether dataset or `collate_fn` hold something that the loop may write while workers read it.
+
+    What batches contain then depends on how far ahead they are made.
+    """
+    there = [(sys.modules.get(module), names) for module, names in _WRITTEN.items()]
+    kinds = [getattr(module, name) for module, names in there if module is not None for name in names]
+    if "multiprocessing.sharedctypes" in sys.modules:  # raw values and arrays
+        kinds += [ctypes._SimpleCData, ctypes.Array, ctypes.Structure]
+    if (torch := sys.modules.get("torch")) is not None:
+        kinds.append(torch.Tensor)
+    found = find_objects((options.dataset, options.collate_fn), tuple(kinds), ("multiprocessing", "concurrent"))
+    tensors = [] if torch is None else [one for one in found if isinstance(one, torch.Tensor)]
+    return len(found) > len(tensors) or any(_is_small_and_shared(one) for one in tensors)
+
+
+def _is_small_and_shared(tensor: Any) -> bool:
+    if type(tensor) is not sys.modules["torch"].Tensor or str(tensor.layout) != "torch.strided" or tensor.is_nested:
+        return False
+    return bool(tensor.device.type == "cpu" and tensor.nbytes <= _SMALL and tensor.is_shared())
 
 
 def may_read_ahead(options: LoaderOptions) -> bool:

@@ -85,7 +85,7 @@ class _Search:
         self.closed: tuple[type, ...] = _CLOSED
         self.closed_packages = closed_packages
         if (torch := loaded_torch()) is not None:
-            self.closed = (*_CLOSED, torch.Tensor)
+            self.closed = (*_CLOSED, *(() if torch.Tensor in self.generators else (torch.Tensor,)))
             if kinds is None:
                 self.generators = (*_GENERATORS, torch.Generator)
         self._classes: set[type] = set()
