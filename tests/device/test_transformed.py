@@ -283,3 +283,93 @@ def test_results_of_every_form_are_the_programs(late: Any, wrap: str) -> None:
         del batch, found
         device.run(3)
     device.finish()
+
+
+KINDS_OF_TENSORS: dict[str, Any] = {
+    "sparse": lambda pixels: pixels.to_sparse(),
+    "csr": lambda pixels: pixels.to_sparse_csr(),
+    "jagged": lambda pixels: torch.nested.nested_tensor([pixels[0], pixels[1][:2]], layout=torch.jagged),
+    "mkldnn": lambda pixels: pixels.to_mkldnn(),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's, of beta states
+@pytest.mark.parametrize("kind", KINDS_OF_TENSORS)
+@pytest.mark.parametrize("is_input", [True, False], ids=["unchanged", "made"])
+def test_tensors_that_are_not_dense(at_once: Any, kind: str, is_input: bool) -> None:
+    make = KINDS_OF_TENSORS[kind]
+    rows = [torch.arange(3.0) + number for number in range(8)]
+
+    def collate(rows: Any) -> Any:
+        return make(torch.stack(rows)) if is_input else torch.stack(rows)
+
+    same = {"batch_size": 4, "collate_fn": collate, "batch_transform": (lambda batch: batch) if is_input else make}
+    for ours, wanted in zip(DataLoader(rows, device="cuda", **same), DataLoader(rows, **same), strict=True):
+        assert ours.layout == wanted.layout
+        if kind == "jagged":
+            assert all(map(torch.equal, ours.unbind(), wanted.unbind()))
+        else:
+            assert torch.equal(ours.to_dense(), wanted.to_dense())
+
+
+@pytest.mark.parametrize("texts", [0, 12_000], ids=["lists", "texts"])
+def test_tensors_behind_many_objects_are_copied(late: Any, texts: int) -> None:
+    device = late(2)
+    parts: list[Any] = [str(number) for number in range(texts)] or [[number] for number in range(12_000)]
+    transform = Queued(device, lambda made, batch: SimpleNamespace(parts=parts, images=[made]))
+    for batch in queued(device, 4, transform, num_workers=1):
+        assert device.stream_of(batch.images[0]) is not device.side
+        del batch
+        device.run(3)
+    device.finish()
+
+
+def test_parts_without_tensors_are_not_copied() -> None:
+    from stoker.device.transformed import holds_memory
+
+    device: Any = accelerator.InOrderDevice(torch.device("cpu"))
+    texts = SimpleNamespace(texts=[str(number) for number in range(20_000)])
+    assert not any(holds_memory(value, device) for value in (texts, ctypes, pytest.fail, "a", 1, None))
+    assert holds_memory(SimpleNamespace(inside=[{"a": torch.ones(1)}]), device)
+
+
+@pytest.mark.parametrize("device", [None, "cuda"])
+@pytest.mark.parametrize("backend", ["serial", "fork"])
+def test_modes_of_the_program_change_nothing(at_once: Any, device: Any, backend: str) -> None:
+    """Gradients and autocast are off, with and without a device; a transform may turn them on."""
+    layer = torch.nn.Linear(3, 3)
+
+    def transform(rows: Any) -> Any:
+        with torch.enable_grad():
+            root = rows.detach().clone().requires_grad_()
+            slope = torch.autograd.grad((root**2).sum(), root)[0]
+        return rows @ rows.T, layer(rows), slope, torch.tensor([torch.is_grad_enabled()])
+
+    rows = [torch.arange(3.0) + number / 7 for number in range(8)]
+    options: Any = {"batch_transform": transform, "device": device, **without.BACKENDS[backend]}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        products, out, slopes, is_grad = next(iter(DataLoader(rows, 4, **options)))
+    batch = torch.stack(rows[:4])
+    assert torch.equal(products, batch @ batch.T) and torch.equal(slopes, 2 * batch)
+    assert torch.equal(out, layer(batch).detach()) and not out.requires_grad and not is_grad.any()
+
+
+@pytest.mark.parametrize("backend", ["serial", "fork"])
+def test_report_has_the_error_of_a_transform(at_once: Any, backend: str) -> None:
+    reports = []
+    for device in (None, "cuda"):
+        options: Any = {"batch_transform": without.fails_at_9, "device": device, **without.BACKENDS[backend]}
+        loader = DataLoader(without.Numbers(), 5, **options)
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(ValueError, match="no nine"):
+            next(iterator)
+        reports.append(loader.report().as_dict()["epoch"])
+        iterator.close()
+    ours, wanted = ({name: report[name] for name in ("delivered", "raised", "batches")} for report in reports)
+    assert ours == wanted
+    first, other = (report["faults"]["ValueError"] for report in reports)
+    assert first["count"] == other["count"] == 1
+    for name in ("kind", "outcome", "position", "batch", "epoch"):
+        assert first["first"][name] == other["first"][name]
+    assert "batch_transform=fails_at_9 for batch 1" in first["first"]["exception"]

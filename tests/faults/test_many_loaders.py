@@ -151,7 +151,8 @@ def test_10000_batches(start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return [held_by(pid, "Anonymous:") for pid in (os.getpid(), *it._backend.pids)]
 
     SLOT, MOST = 160 << 10, 4 + 3 + 3 + 2
-    data = loader(Mixed(), batch_size=1, shuffle=True, persistent_workers=True)
+    # With `timeout` each batch has a slot of its own: those of runs have room for several
+    data = loader(Mixed(), batch_size=1, shuffle=True, persistent_workers=True, timeout=60)
     done, total, kept = 0, 0, deque(maxlen=3)
     for _ in range(2):
         it = iter(data)

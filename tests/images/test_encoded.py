@@ -16,7 +16,8 @@ import torch
 from PIL import Image
 
 from stoker import DataLoader, ImageFolder, images
-from stoker.errors import BatchError, DeviceError, ImageArgumentError, MissingExtraError, StokerWarning
+from stoker import device as operations
+from stoker.errors import BatchError, DeviceError, ImageArgumentError, ImageError, MissingExtraError, StokerWarning
 from stoker.images import encoded, kernel
 from tests.device.conftest import late
 from tests.images import pictures
@@ -148,10 +149,29 @@ def test_file_that_the_decoder_refuses() -> None:
     assert torch.equal(pixels, batch.decoded_on("cpu", by_pillow))
 
 
+def refuses(files: Any, device: Any) -> Any:
+    raise RuntimeError("nvjpeg decode failed: 3")
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_batch_that_is_refused_whole(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The CPU decodes it, with one warning; what the CPU refuses too is an error that names the image."""
+    monkeypatch.setattr(encoded, "_TOLD", set())
+    files = [pictures.jpeg("4:2:0", 50, 40, seed) for seed in range(number)]
+    batch = encoded.collated([encoded.encoded(file, images.Resize((20, 20))) for file in files])
+    with pytest.warns(StokerWarning, match=rf"none of a batch's {number} JPEG files .* failed: 3") as told:
+        pixels = [batch.decoded_on("cpu", refuses) for _ in range(2)]
+    assert len(told) == 1 and batch.by_cpu == set(range(number))
+    assert torch.equal(pixels[0], batch.decoded_on("cpu", by_pillow)) and torch.equal(*pixels)
+    batch.data[batch.ends[0] - 600 : batch.ends[0]] = 0xFF
+    with pytest.raises(ImageError) as caught:
+        batch.decoded_on("cpu", refuses)
+    assert f"image 0 of a batch of {number}" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize(
     ("error", "raised", "said"),
     [
-        (RuntimeError("nvjpeg decode failed: 3"), DeviceError, "decodes no image of this batch"),
         (RuntimeError("torchcodec was not compiled with nvJPEG support"), MissingExtraError, r"stoker\[decode\]"),
         (RuntimeError("CUDA error: an illegal memory access"), RuntimeError, "illegal memory"),
         (RuntimeError("CUDA out of memory. Tried to allocate"), torch.OutOfMemoryError, "out of memory"),
@@ -180,6 +200,14 @@ def test_large_pictures_are_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) ->
         return by_pillow(files, device)
 
     pixels = batch.decoded_on("cpu", decoder)
+    bad = [batch._of(place).tobytes() for place in (0, 1)]  # a part that is refused whole
+
+    def refusing(files: Any, device: Any) -> Any:
+        return (
+            refuses(files, device) if any(file.numpy().tobytes() in bad for file in files) else by_pillow(files, device)
+        )
+
+    assert torch.equal(batch.decoded_on("cpu", refusing), pixels) and batch.by_cpu == {0, 1}
     assert calls == [2, 2, 1] and (pixels.int() - batch.to("cpu").int()).abs().max() <= 2
 
 
@@ -254,3 +282,25 @@ def test_torchcodec_decodes_the_same_picture() -> None:
     batch = encoded.collated([encoded.encoded(file, images.Resize((40, 50))) for file in files])
     pixels = batch.decoded_on("cpu", lambda given, _: decoders.decode_jpeg(list(given), mode="RGB"))
     assert not batch.by_cpu and (pixels.int() - batch.to("cpu").int()).abs().max() <= 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_without_a_batch_are_decoded(folder: Path, late: Any, workers: int) -> None:
+    device = late(1)
+    device.decoded = lambda image: image.decoded_on("cpu")
+    loader = DataLoader(
+        ImageFolder(folder, TRANSFORM, decode_device="cuda"), None, seed=3, device="cuda", num_workers=workers
+    )
+    wanted = list(DataLoader(ImageFolder(folder, TRANSFORM), None, seed=3))
+    seen = []
+    for pixels, _ in loader:
+        device.finish()
+        seen.append(pixels.clone())
+    assert all(map(torch.equal, seen, [torch.as_tensor(pixels) for pixels, _ in wanted])) and len(seen) == len(wanted)
+    assert loader.report().copies["decoded"] == len(seen)
+
+
+def test_operation_without_a_device_says_what_to_do(folder: Path) -> None:
+    dataset = ImageFolder(folder, TRANSFORM, decode_device="cuda")
+    with pytest.raises(ImageArgumentError, match=r"left encoded: pass DataLoader\(device='cuda'\)"):
+        next(iter(DataLoader(dataset, 2, batch_transform=operations.RandomHorizontalFlip())))

@@ -29,10 +29,12 @@ METHODS: dict[str, dict[str, Any]] = {
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a machine may have one CPU
 
 
-@pytest.fixture(autouse=True)
-def in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[worker.EARLY, 60.0], ids=["each", "together"])
+def in_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Whether processes answer with each batch, as they do, or with all of a run."""
     monkeypatch.setattr(runs, "FORCED", 4)
-    monkeypatch.setattr(worker, "EARLY", 60.0)  # a busy machine divides no run
+    monkeypatch.setattr(worker, "EARLY", request.param)
+    return request.param
 
 
 @pytest.fixture(
@@ -98,6 +100,33 @@ def test_torchs_random_sampler_is_read_ahead(method: dict[str, Any]) -> None:
     loader = stoker.DataLoader(Drawn(), sampler=torch.utils.data.RandomSampler(Drawn()), **method)
     loader.load_state_dict(states[5])
     assert [batch[0].tolist() for batch in loader] == whole[6:]
+
+
+class Fed(Drawn):
+    """A sample comes when the loop has written a byte, which it does for each batch that it has received."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+
+    def __getitem__(self, index: int) -> Any:
+        assert os.read(self.pipe, 1)
+        return index
+
+
+def test_a_sample_may_wait_for_the_batch_before_it(method: dict[str, Any], in_runs: float) -> None:
+    if in_runs > 1:
+        pytest.skip("not if a process answers with all of a run")
+    reads, writes = os.pipe()
+    try:
+        loader = stoker.DataLoader(Fed(reads), **{**method, "num_workers": 1})
+        os.write(writes, b"x" * SIZE)
+        for number, batch in enumerate(loader):
+            assert batch.tolist() == [SIZE * number, SIZE * number + 1]
+            os.write(writes, b"x" * SIZE)
+        assert number == LENGTH // SIZE - 1
+    finally:
+        os.close(reads)
+        os.close(writes)
 
 
 def test_break_within_a_run_and_another_epoch(method: dict[str, Any]) -> None:

@@ -329,7 +329,7 @@ Whole = Literal["batch", "error", "end", "empty"]
 
 
 EARLY = 0.005
-"""Seconds of work on a run of units after which a worker answers with the finished ones, before it makes the rest."""
+"""Seconds of work on a run of units after which a thread answers with the finished ones, before it makes the rest."""
 
 
 class Cost(NamedTuple):

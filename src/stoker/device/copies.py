@@ -42,6 +42,13 @@ class CopyCounts:
         return {name: value for name, value in vars(self).items() if name != "why_staged"} if self.batches else {}
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor of torch's, of any class."""
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
 def is_dense(tensor: Any) -> bool:
     """Whether it is dense memory, of torch's own class."""
     import torch
@@ -66,11 +73,9 @@ def decodes_itself(value: Any) -> bool:
 
 def moved_by_itself(value: Any, one: CopyDevice, kept: list[Any]) -> Any:
     """Returns what `value.to(device)` gives, on the consumer's stream: where it allocates is not known."""
-    import torch
-
     kept.append(value)
     with one.using(one.current()):
-        if one.pins and hasattr(value, "pin_memory") and not isinstance(value, torch.Tensor):
+        if one.pins and hasattr(value, "pin_memory") and not is_tensor(value):
             value = value.pin_memory()
             kept.append(value)
         try:

@@ -28,7 +28,7 @@ from stoker.device import accelerator as accelerators
 from stoker.device import fields, pinning, transformed
 from stoker.device.accelerator import CopyDevice, DeviceEvent, DeviceStream
 from stoker.device.buffers import DeviceBuffers
-from stoker.device.copies import CopyCounts, decodes_itself, is_dense, moved_by_itself, moves_itself
+from stoker.device.copies import CopyCounts, decodes_itself, is_dense, is_tensor, moved_by_itself, moves_itself
 from stoker.device.fields import FieldPlacement
 
 AHEAD_SHARE = 8
@@ -261,16 +261,14 @@ class DeviceStage:
         """Returns the batch on the device, allocated for the consumer's streams, what is to be copied, and the devices
         of what was moved by itself.
         """
-        import torch
-
         moves: list[_Move] = []
         devices: list[CopyDevice] = []  # of what moves itself
         paths: set[str] = set()
 
         def placed(path: str, value: Any) -> Any:
             paths.add(path)
-            is_tensor, decodes = isinstance(value, torch.Tensor), decodes_itself(value)
-            if not (is_tensor or decodes or moves_itself(value)):
+            is_of_torch, decodes = is_tensor(value), decodes_itself(value)
+            if not (is_of_torch or decodes or moves_itself(value)):
                 # A transform may write to it, and gets the batch again if the device was full
                 is_array = self.transform is not None and isinstance(value, np.ndarray)
                 return value.copy() if is_array else fields.INSIDE
@@ -280,9 +278,9 @@ class DeviceStage:
             if device is None:
                 if self.pins:
                     return pinning.pin(value)
-                return fields.INSIDE if not is_tensor else value if self.transform is None else value.clone()
+                return fields.INSIDE if not is_of_torch else value if self.transform is None else value.clone()
             one = self._accelerator(device)
-            if not (is_tensor and value.is_cpu and is_dense(value)):
+            if not (is_of_torch and value.is_cpu and is_dense(value)):
                 devices.append(one)
                 return moved_by_itself(value, one, kept)
             target = one.empty_like(value.detach())

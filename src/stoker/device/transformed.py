@@ -17,16 +17,16 @@ import functools
 import gc
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from stoker.device import fields
 from stoker.device.accelerator import CopyDevice, DeviceStream
-from stoker.device.copies import is_dense, moves_itself
+from stoker.device.copies import is_dense, is_tensor, moves_itself
 
 MOST_OBJECTS = 10_000
-"""Objects of a value in which tensors are looked for."""
+"""Objects of a value in which tensors are looked for. Texts and numbers do not count. A larger value is copied."""
 
-_NO_HOLDERS = (str, bytes, int, float, complex, type, types.ModuleType, types.FunctionType, types.CodeType)
+_NO_HOLDERS = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.FunctionType, types.CodeType)
 
 Called = Callable[[Any], Any]
 """Calls the user's transform with a batch."""
@@ -59,14 +59,13 @@ def on_side_stream(
         if is_tensor(value):
             if not one.holds(value):
                 return value
+            if not is_dense(value):
+                with one.using(consumer):
+                    wait()
+                    return cloned(value, consumer)
             if id(value) not in copies and places.get(id(value)) != value.untyped_storage().data_ptr():
                 with one.using(consumer):
-                    if is_dense(value):
-                        target = one.empty_like(value)
-                        copies[id(value)] = target, value
-                    else:
-                        wait()
-                        return value.clone()
+                    copies[id(value)] = one.empty_like(value), value
             found = copies[id(value)][0] if id(value) in copies else value
             on_device.append(found)
             return found
@@ -76,7 +75,14 @@ def on_side_stream(
             return value
         with one.using(consumer):
             wait()
-            return copy.deepcopy(value)
+            try:
+                return copy.deepcopy(value)
+            except Exception as error:
+                error.add_note(
+                    f"raised by the copy of a {type(value).__name__} that batch_transform= returned, which may hold "
+                    "tensors of the device: return the tensors in a tuple, a dictionary or a dataclass."
+                )
+                raise
 
     result = fields.mapped(made, placed, dataclasses_too=True)
     one.side.wait_event(consumer.record_event())  # the memory of the device may still be read by earlier work
@@ -105,20 +111,14 @@ def tensors_on(value: Any, devices: Sequence[CopyDevice]) -> Iterator[tuple[Any,
 
 @contextlib.contextmanager
 def plain_modes(devices: Sequence[CopyDevice]) -> Iterator[None]:
-    """Leaves the autocast of the program: the numbers of a transform do not follow from where `next()` is called."""
+    """Leaves the autocast of the program for devices, as `BatchTransform` does for the CPU."""
     import torch
 
     with contextlib.ExitStack() as modes:
-        for kind in {"cpu", *(one.device.type for one in devices)}:
+        for kind in {one.device.type for one in devices}:
             if torch.is_autocast_enabled(kind):
                 modes.enter_context(torch.autocast(kind, enabled=False))
         yield
-
-
-def is_tensor(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor)
 
 
 def is_container(value: Any) -> bool:
@@ -128,15 +128,30 @@ def is_container(value: Any) -> bool:
     return isinstance(value, (Mapping, Sequence)) or dataclasses.is_dataclass(value)
 
 
+def cloned(value: Any, consumer: DeviceStream) -> Any:
+    """Returns a copy of a tensor that is no dense memory, on the consumer's stream, which is the current one."""
+    import torch
+
+    result = value.clone()
+    for name in value.__tensor_flatten__()[0] if hasattr(value, "__tensor_flatten__") else ():
+        inner = getattr(value, name)  # a clone of a jagged tensor shares the offsets of the first
+        if isinstance(inner, torch.Tensor) and inner.device.type != "cpu":
+            inner.record_stream(cast("Any", consumer))
+    return result
+
+
 def holds_memory(value: Any, one: CopyDevice) -> bool:
-    """Returns whether an object can reach a tensor of a device. Runs no code of the user's."""
-    queue, seen = [value], {id(value)}
+    """Returns whether an object can reach a tensor of a device, or is too large to tell. Runs no code of the user's."""
+    queue, seen = [] if isinstance(value, _NO_HOLDERS) else [value], {id(value)}
     for each in queue:  # which grows
         if is_tensor(each):
             if one.holds(each):
                 return True
-        elif not isinstance(each, _NO_HOLDERS) and len(queue) < MOST_OBJECTS:
-            fresh = [part for part in gc.get_referents(each) if id(part) not in seen]
-            seen.update(map(id, fresh))
-            queue += fresh
+            continue
+        for part in gc.get_referents(each):
+            if id(part) not in seen and not isinstance(part, _NO_HOLDERS):
+                seen.add(id(part))
+                queue.append(part)
+        if len(queue) > MOST_OBJECTS:
+            return True
     return False

@@ -4,12 +4,15 @@ A worker notes crop, resize, window and flip as without a device, from the same 
 box. The batch holds the files, one behind the other; `decoded_on` a device gives uint8 (N, height, width, 3), the shape
 of the same batch without `decode_device=`. What nvJPEG does not decode as Pillow does (other formats, grey and CMYK
 pictures, damaged ones) is decoded in the worker and travels as pixels.
+
+The file is long because the notes of a worker, and what a device makes of them, have one form.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import BatchError, DeviceError, ImageArgumentError, MissingExtraError
+from stoker.errors import BatchError, DeviceError, ImageArgumentError, MissingExtraError, StokerWarning
 from stoker.extend import register_collate_fn
 from stoker.images.decoding import Corners, Path, decode
 from stoker.images.kernel import Pixels, backend, bound
@@ -47,6 +50,8 @@ PIXELS_AT_ONCE = 1 << 26
 _FILTERS = ("bilinear", "bicubic")
 _FATAL = ("out of memory", "cuda error", "cuda stream", "cuda device")
 """In messages of errors that no file is to blame for."""
+
+_TOLD: set[str] = set()  # devices of which a warning said that they decode nothing
 
 
 class DevicePlan(NamedTuple):
@@ -100,6 +105,23 @@ class EncodedImage:
 
     data: NDArray[np.uint8]
     plan: DevicePlan
+
+    def __len__(self) -> int:
+        """Returns the number of images: 1."""
+        return 1
+
+    @property
+    def by_cpu(self) -> set[int]:
+        """As of a batch of this image alone."""
+        return self._alone.by_cpu
+
+    def decoded_on(self, device: Any, decoder: Decoder | None = None) -> Any:
+        """Returns the image as uint8 (height, width, 3), decoded on a device: of a loader with `batch_size=None`."""
+        return self._alone.decoded_on(device, decoder)[0]
+
+    @functools.cached_property
+    def _alone(self) -> EncodedImages:
+        return collated([self])
 
 
 @dataclass(frozen=True)
@@ -162,9 +184,12 @@ class EncodedImages:
                 made[place] = torch.from_numpy(self._by_cpu(place, plan))
             return made
         decoder = decoder or decoder_of(device)
+        refused: dict[int, RuntimeError] = {}
         for part in _parts(plans):
-            for place, picture in zip(part, self._pictures(part, device, decoder), strict=True):
+            for place, picture in zip(part, self._pictures(part, device, decoder, refused), strict=True):
                 made[place] = shaped(picture, plans[place])
+        if refused and len(refused) == sum(plan.is_file for plan in plans):
+            _tell_of_refusals(str(device), len(refused), next(iter(refused.values())))
         for place, plan in enumerate(plans):
             if not plan.is_file:
                 made[place] = torch.from_numpy(self._by_cpu(place, plan)).to(device)
@@ -179,7 +204,9 @@ class EncodedImages:
             return data.reshape(plan.shape)
         return decode(data, plan.crop, plan.size, plan.flip, window=plan.window, resample=_FILTERS[plan.filter])
 
-    def _pictures(self, places: Sequence[int], device: Any, decoder: Decoder) -> Iterator[Any]:
+    def _pictures(
+        self, places: Sequence[int], device: Any, decoder: Decoder, refused: dict[int, RuntimeError]
+    ) -> Iterator[Any]:
         """Yields whole pictures, (3, height, width). A file that the decoder refuses is decoded by the CPU."""
         import torch
 
@@ -189,18 +216,32 @@ class EncodedImages:
             return
         except RuntimeError as error:
             _raise_if_fatal(error)
-            first = error
-        refused = 0
         for place, file in zip(places, files, strict=True):
             try:
                 yield decoder([file], device)[0]
             except RuntimeError as error:
                 _raise_if_fatal(error)
-                refused += 1
-                if refused == len(files) > 1:
-                    raise DeviceError(f"TorchCodec decodes no image of this batch on {device}: {first}") from error
+                refused[place] = error
                 self.by_cpu.add(place)
-                yield torch.from_numpy(decode(self._of(place))).permute(2, 0, 1).to(device)
+                yield torch.from_numpy(self._refused(place, device)).permute(2, 0, 1).to(device)
+
+    def _refused(self, place: int, device: Any) -> Pixels:
+        try:
+            return decode(self._of(place))
+        except Exception as error:
+            error.add_note(f"image {place} of a batch of {len(self)}; TorchCodec on {device} had refused it before")
+            raise
+
+
+def _tell_of_refusals(device: str, number: int, first: RuntimeError) -> None:
+    """Warns once for a device that decoded no file of a batch."""
+    if device not in _TOLD:
+        _TOLD.add(device)
+        text = (
+            f"TorchCodec decoded none of a batch's {number} JPEG files on {device}, so the CPU decoded them "
+            f"({first}). If loader.report() counts many, leave decode_device= out: workers decode them then."
+        )
+        warnings.warn(text, StokerWarning, stacklevel=2)
 
 
 def encoded(source: Path | bytes, transform: Any) -> EncodedImage:

@@ -67,7 +67,7 @@ def new_backend(options: LoaderOptions, record: LoaderRecord, dispatcher: EventD
         from stoker._engine.spawn.trainer import SpawnBackend  # only on platforms without fork
 
         return SpawnBackend(parts, assemble, workers, rules, dispatcher)
-    backend = ProcessBackend(parts, assemble, workers, birth, rules, dispatcher, options.remote)
+    backend = ProcessBackend(parts, assemble, workers, birth, rules, dispatcher, options.remote, record.births)
     heap.tell(options, record)  # while the zygote starts
     return backend
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from stoker import collate, errors
 from stoker._core.exceptions import users_level
+from stoker._engine.fork.births import Births
 from stoker._engine.timings import TimingSink
 from stoker.device.buffers import DeviceBuffers
 from stoker.device.copies import CopyCounts
@@ -64,6 +65,7 @@ class LoaderRecord:
         skipped: an epoch that has not begun, and the batches that `skip()` leaves out of it.
         drawn: names of the random generators that samples have drawn from.
         copies: counts the copies of batches to devices.
+        births: keeps the template of the loader's clean workers.
         device_buffers: the fixed memory of batches on the device, from the first epoch with `device_buffers=` on.
         goes_on: whether the next iterator takes the place of one whose workers were kept, with another number of them:
             like that one it draws no seed.
@@ -89,6 +91,7 @@ class LoaderRecord:
         self.skipped: tuple[int, frozenset[int]] | None = None
         self.drawn: tuple[str, ...] = ()
         self.copies = CopyCounts()
+        self.births = Births()
 
     def device_stage(self, options: LoaderOptions, pins: bool) -> DeviceStage | None:
         """Returns the transfer of the next epoch's batches to devices; None if they stay on the host unseen."""
@@ -101,7 +104,7 @@ class LoaderRecord:
             self.device_buffers = DeviceBuffers(options.device_buffers, self.tell_once)
         ahead = options.prefetch_to_device if options.num_workers else 0  # else the next batch is not made yet
         own = options.device_transform
-        transform = None if own is None else BatchTransform.of_trainer(own)
+        transform = None if own is None else BatchTransform.with_own_seeding(own)
         return DeviceStage(placement, ahead, self.tell_once, self.copies, pins, self.device_buffers, transform)
 
     def move_to(self, device: Any) -> None:
@@ -238,7 +241,7 @@ class LoaderRecord:
             warnings.warn(text, errors.StokerWarning, stacklevel=users_level())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({"copies": CopyCounts(), **state})  # a pickle of before has none
+        vars(self).update({"copies": CopyCounts(), **state, "births": Births()})  # a pickle of before has no copies
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process counts and measures for itself, from the start of this one's next epoch
@@ -252,11 +255,13 @@ class LoaderRecord:
             "sampled": False,
         }
         own["auto"] = None if self.auto is None else self.auto.copy()
-        return {**self.__dict__, **own}
+        state = {**self.__dict__, **own}
+        state.pop("births", None)
+        return state
 
     def __copy__(self) -> LoaderRecord:
         other = object.__new__(LoaderRecord)
-        other.__dict__.update(self.__getstate__(), epochs=copy.copy(self.epochs))
+        other.__dict__.update(self.__getstate__(), epochs=copy.copy(self.epochs), births=Births())
         return other
 
 

@@ -17,6 +17,7 @@ import stoker
 from stoker._engine import supervisor
 from stoker._engine.backend import JobSource
 from stoker._engine.fork import heap_sharing, start_zygote, trainer, zygote_handle
+from stoker._engine.fork.zygote import Zygote
 from stoker._engine.fork.zygote_handle import ZygoteHandle
 from stoker._engine.messages import Delivery, MarkingHeap, Message, Pulse, WorkersLocked
 from stoker._engine.process.channel import Channel
@@ -53,6 +54,27 @@ def test_zygote_that_the_kernel_takes_down_slowly_is_reaped(monkeypatch: pytest.
     monkeypatch.setattr(os, "waitpid", slow)
     iterator.close()
     assert life.status == 0
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_first_batch_does_not_wait_for_the_last_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, opener = os.pipe()
+    fork = Zygote._fork
+
+    def waits(self: Zygote, number: int) -> None:
+        if number == 1:
+            select.select([self._children[0].channel.fileno()], [], [], 20)  # until the first worker has answered
+        elif number == 2:
+            os.read(gate, 1)
+        fork(self, number)
+
+    monkeypatch.setattr(Zygote, "_fork", waits)
+    with open(gate), open(opener, "wb", buffering=0) as write:
+        iterator = forked(NUMBERS, num_workers=3)
+        batches = [next(iterator).item()]
+        assert len(iterator._backend.pids) == 3  # the helper's, and of two workers
+        write.write(b".")
+        assert batches + [batch.item() for batch in iterator] == list(range(50))
 
 
 def test_a_forked_child_gets_no_batch_that_has_arrived() -> None:

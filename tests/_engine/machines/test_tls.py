@@ -86,6 +86,7 @@ class TLSAgent(Agent):
 
 def test_bridge_and_agents_speak_tls(used: None, played: Played) -> None:
     agent = TLSAgent(played, played.start(0))
+    played.await_(lambda: played.bridge._remotes[0].name)  # the greeting is there: each connection has its thread
     agent.data.send(Unpickled(0.1, 0, 0))
     assert played.hears(RemoteStarted) == RemoteStarted(0, "7 on host b (10.0.0.2)")
 

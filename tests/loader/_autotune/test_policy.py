@@ -726,7 +726,8 @@ def test_a_minute_a_sample(number: int, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("stoker.loader._autotune.backend.time", clock)
     reads, writes = os.pipe()
     try:
-        loader = stoker.DataLoader(Blocking(reads), 1, num_workers="auto", output="numpy")
+        # `timeout` keeps batches single: a worker with several ahead would read the bytes of the others
+        loader = stoker.DataLoader(Blocking(reads), 1, num_workers="auto", output="numpy", timeout=60)
         iterator = iter(loader)
         batches = []
         os.write(writes, b"x" * 2 * number)  # else the one whose turn it is may find none

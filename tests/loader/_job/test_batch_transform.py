@@ -231,3 +231,33 @@ def test_a_large_batch_that_is_kept_is_not_written_again(backend: str) -> None:
     found = batches(Large(), shuffle=False, batch_size=2, batch_transform=keeps, **BACKENDS[backend])
     assert [batch[:, 0].tolist() for batch in found] == [[0, 1], [2, 3], [4, 5]]
     assert all((batch == batch[:, :1]).all() for batch in found)
+
+
+@pytest.mark.parametrize("backend", ["serial", "fork"])
+def test_seeding_of_workers_does_not_matter(backend: str) -> None:
+    """The transform is seeded for each batch, and the generators of the dataset go on as in torch."""
+    drawn = batches(batch_transform=with_global_generators)
+    options = {"seeding": "worker", **BACKENDS[backend]}
+    assert same(batches(batch_transform=with_global_generators, **options), drawn)
+
+
+def test_transform_moves_no_generator_of_a_worker() -> None:
+    options: dict[str, Any] = {"seeding": "worker", "num_workers": 1, "output": "numpy", "seed": 3, "batch_size": 5}
+    plain = [numbers for numbers, _ in stoker.DataLoader(Drawn(), **options)]
+    drawn = [numbers for numbers, _ in stoker.DataLoader(Drawn(), batch_transform=draws_and_returns, **options)]
+    np.testing.assert_array_equal(np.concatenate(drawn), np.concatenate(plain))
+
+
+class Drawn:
+    """Draws from the global generators."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        return random.random() + np.random.rand(), index
+
+
+def draws_and_returns(batch: Any) -> Any:
+    with_global_generators(batch)
+    return batch

@@ -23,7 +23,7 @@ from multiprocessing import resource_tracker, spawn, util
 from stoker._engine.process import linux
 from stoker._engine.serialize import main_module, pickler, unpicklable
 from stoker._engine.serialize.main_module import names_after_import, preparation_of
-from stoker._engine.serialize.payload import Block, Head
+from stoker._engine.serialize.payload import Block, Head, descriptors_of
 from stoker.errors import CannotSendError
 
 _NAME = "StokerZygote"
@@ -43,7 +43,23 @@ def start(
     lent: list[object] | None = None,
     by_value: bool = False,
 ) -> int:
-    """Starts a clean interpreter that calls a function of its own with what it is sent; returns its pid.
+    """Starts a clean interpreter that calls a function of its own with what it is sent, as `packed` says; returns its
+    pid. The caller reaps the process.
+    """
+    with packed(entry, parts, fds, plan, lent, by_value) as (stream, head):
+        return launch(stream, head)
+
+
+@contextlib.contextmanager
+def packed(
+    entry: str,
+    parts: Mapping[str, object],
+    fds: Sequence[int | None],
+    plan: object = None,
+    lent: list[object] | None = None,
+    by_value: bool = False,
+) -> Iterator[tuple[Block, Head]]:
+    """Packs what a clean interpreter is sent, for `launch` or a template, which are to be called inside.
 
     Args:
         entry: "module:function", called with (`Payload`, list of `fds`) in the main thread of the new process.
@@ -55,7 +71,7 @@ def start(
         by_value: whether the main module's classes and functions travel by value: the parts go on to another machine,
             which has no script to import, and which no lock of multiprocessing can reach.
 
-    The caller reaps the process. Safe in any thread. Objects of `parts` must not change while this runs.
+    Safe in any thread. Objects of `parts` must not change while this runs.
 
     Raises:
         CannotSendError: some part cannot be pickled: named by its path, before anything is started.
@@ -88,27 +104,29 @@ def start(
         )
         if lent is not None:
             lent += written.lent
-        return launch(stream, head)
+        yield stream, head
 
 
 def launch(stream: Block, head: Head) -> int:
     """Starts an interpreter for parts that `stream` holds, packed; writes `head` behind them. Returns its pid."""
     at = head["size"] = stream.size
     stream.write(pickle.dumps(head))
-    executable = os.fsencode(spawn.get_executable())
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    command = [executable, *flags, "-c", _COMMAND.format(stream=stream.fd, head=at)]
-    every = {*head["fds"], *head["shared"], stream.fd, head["buffers"], head["tracker"]}
-    travelling = [descriptor for descriptor in every if descriptor is not None]
+    command = [*interpreter(), "-c", _COMMAND.format(stream=stream.fd, head=at)]
+    travelling = sorted(set(descriptors_of(stream.fd, head)))
     pid = 0
     try:
         with _interrupt_held():
-            pid = util.spawnv_passfds(executable, [os.fsencode(word) for word in command], travelling)
+            pid = util.spawnv_passfds(os.fsencode(command[0]), [*map(os.fsencode, command)], travelling)
     except BaseException:  # Ctrl-C while it was started, heard now
         if pid:
             linux.end(pid)
         raise
     return pid
+
+
+def interpreter() -> list[str | bytes]:
+    """Returns the path and the flags of a new interpreter."""
+    return [spawn.get_executable(), *subprocess._args_from_interpreter_flags()]  # type: ignore[attr-defined]
 
 
 def check_parts(parts: Mapping[str, object]) -> None:

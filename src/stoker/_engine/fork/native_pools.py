@@ -60,7 +60,7 @@ def find() -> Found | None:
     ]
     if not loaded:
         return None
-    names = sorted(_thread_names())
+    names = sorted(other_threads())
     return next((Found(name, module) for begin, module in loaded for name in names if name.startswith(begin)), None)
 
 
@@ -111,13 +111,14 @@ def quiet_about_forks() -> Iterator[None]:
                 filters.remove(one)  # type: ignore[attr-defined]
 
 
-def _thread_names() -> set[str]:
-    """Returns the names of this process's threads; none where the kernel does not say."""
+def other_threads() -> set[str]:
+    """Returns the names of this process's threads but the main one; none where the kernel does not say."""
     names = set()
     with contextlib.suppress(OSError):  # no /proc
         for thread in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError):  # it has ended
-                names.add(_read(f"/proc/self/task/{thread}/comm").rstrip("\n"))
+            if int(thread) != os.getpid():
+                with contextlib.suppress(OSError):  # it has ended
+                    names.add(_read(f"/proc/self/task/{thread}/comm").rstrip("\n"))
     return names
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from stoker._engine.backend import JobFactory, JobSource
 from stoker._engine.backends import Assemble, Parts, StartMethod
 from stoker._engine.fork import native_pools, zygote
+from stoker._engine.fork.births import Births, HelperProcess
 from stoker._engine.fork.forked_process import Lineage
 from stoker._engine.fork.zygote import Ends, Zygote, dumped
 from stoker._engine.messages import Broken, FromTrainer, GaveUp
@@ -121,8 +122,10 @@ def clean(
     assemble: Assemble,
     how: StartMethod,
     lent: list[object],
-) -> int:
-    """Starts a clean interpreter as zygote; returns its pid. `lent` gets what is kept until the zygote has ended.
+    births: Births,
+) -> HelperProcess:
+    """Starts a clean interpreter as zygote, or has a template fork it. `lent` gets what is kept until the zygote has
+    ended.
 
     Raises CannotSendError before anything starts.
     """
@@ -131,10 +134,11 @@ def clean(
     if not lineage.process.__module__.startswith("multiprocessing."):  # the user's own: it may be the main module's
         lineage, process = lineage._replace(process=BaseProcess), pickle.dumps(lineage.process)
     settings = ZygoteSettings(lineage, process, assemble, workers, rules, how.once)
-    from stoker._engine.fork.fresh_interpreter import start  # here: only clean births pickle
+    from stoker._engine.fork.fresh_interpreter import packed  # here: only clean births pickle
 
     try:
-        return start("stoker._engine.fork.start_zygote:run_clean", parts, ends.flat(), settings, lent)
+        with packed("stoker._engine.fork.start_zygote:run_clean", parts, ends.flat(), settings, lent) as (stream, head):
+            return births.bear(stream, head)
     except CannotSendError as error:
         error.add_note(f"Workers are clean interpreters: {how.why}.")
         raise
@@ -158,6 +162,7 @@ def main(
     ends: Ends,
     make: Callable[[], tuple[Lineage, JobSource, int, Rules, bool]],
     signals: set[signal.Signals | int] | None = None,
+    is_set_up: bool = False,
 ) -> None:
     """The zygote's whole life, in the process that was born for it; does not return.
 
@@ -166,12 +171,14 @@ def main(
         make: gives the lineage of the workers, the source of the job, their number, what they may do, and
             whether they run Python's garbage collector.
         signals: the mask of blocked signals to go back to, now that no handler of the trainer is left.
+        is_set_up: whether `process_setup.zygote` has run, in the template that forked it.
     """
     linux.die_with_writers(ends.lifeline)
     channel: Channel[FromTrainer] = Channel(socket.socket(fileno=ends.channel))
     born = False
     try:
-        process_setup.zygote()
+        if not is_set_up:
+            process_setup.zygote()
         if signals is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         lineage, source, workers, rules, collecting = make()
@@ -191,7 +198,7 @@ def main(
     os._exit(1)
 
 
-def run_clean(parcel: Payload, descriptors: Sequence[int | None]) -> None:
+def run_clean(parcel: Payload, descriptors: Sequence[int | None], is_set_up: bool = False) -> None:
     """Entry of a clean interpreter. What was sent is opened in each worker, unless the settings have it opened here."""
 
     def make() -> tuple[Lineage, JobSource, int, Rules, bool]:
@@ -211,7 +218,7 @@ def run_clean(parcel: Payload, descriptors: Sequence[int | None]) -> None:
         process_setup.write_out()  # otherwise every worker would print again the text buffered meanwhile
         return lineage, source, settings.workers, settings.rules, True
 
-    main(Ends.of(descriptors), make)
+    main(Ends.of(descriptors), make, is_set_up=is_set_up)
 
 
 def _without_collections(job_factory: Callable[[], JobFactory]) -> JobFactory:

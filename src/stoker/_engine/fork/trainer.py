@@ -25,6 +25,7 @@ from stoker._engine.backend import Answer, Backend, EventSink, UnitReport
 from stoker._engine.backends import FORKED, Assemble, Parts, StartMethod
 from stoker._engine.commands import StreamStates
 from stoker._engine.fork import native_pools
+from stoker._engine.fork.births import Births
 from stoker._engine.fork.zygote_handle import ZygoteHandle, end_all
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.known_classes import KnownClasses
@@ -98,6 +99,7 @@ class ProcessBackend(Backend):
         rules: limits of the workers, and number of deaths that are survived.
         event_sink: receives the events.
         cluster: where the last of the workers are; None if all are processes of this machine.
+        births: of the loader, whose clean zygotes come from one template; None for a backend of its own.
     """
 
     capabilities = FORKED
@@ -111,7 +113,9 @@ class ProcessBackend(Backend):
         rules: Rules,
         event_sink: EventSink,
         cluster: Ray | None = None,
+        births: Births | None = None,
     ) -> None:
+        self._births = births
         self._cluster = cluster
         self._known = None if cluster is None else KnownClasses(map(str, cluster.classes))
         self._parts = parts
@@ -146,7 +150,9 @@ class ProcessBackend(Backend):
     def _bear(self) -> None:
         leave_if_left_behind()
         rules = self._rules._replace(deaths=self._deaths.times)
-        self._life = ZygoteHandle(self._how, self._workers, rules, self._parts, self._assemble, self._cluster)
+        self._life = ZygoteHandle(
+            self._how, self._workers, rules, self._parts, self._assemble, self._cluster, self._births
+        )
         self._lives.append(self._life)
         if self.is_closed:  # meanwhile, by the end of the interpreter
             end_all(self._lives)

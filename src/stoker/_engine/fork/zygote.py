@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import select
 import selectors
 import signal
 import socket
@@ -16,7 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, NoReturn, cast
 
 from stoker._core.machine import memory
-from stoker._core.machine.reserve import DENIED
 from stoker._core.machine.timer import Timer
 from stoker._engine.activity import WorkerActivity
 from stoker._engine.backend import Failure, JobSource
@@ -59,6 +59,7 @@ from stoker._engine.messages import (
     MarkingHeap,
     Question,
     ReportAnswer,
+    WorkerPids,
     WorkersLocked,
 )
 from stoker._engine.process import linux, process_setup, worker
@@ -159,7 +160,7 @@ class Zygote:
         self._stacks = Stacks(workers)
         self._deadlock_check = ForkDeadlockCheck()
         self._alarm = Timer()  # rings when something is due, other than what the peers say
-        self._selector = _selector()
+        self._selector = linux.selector()
         self._full: set[int] = set()  # sockets that are watched for room to write
         self._workers_die_first = False  # whether the kernel prefers workers when memory runs out
 
@@ -179,7 +180,10 @@ class Zygote:
             self._watch(self._remote.channel.fileno(), self._from_bridge)
         for number in range(self._workers):
             self._spawn(number)
-            self._from_trainer()  # the first unit does not wait for the last worker
+            self._from_trainer()  # the first unit does not wait for the last worker, nor does the first batch
+            if number:
+                self._trainer.queue(WorkerPids([child.pid for child in self._children.values()]))
+                self._serve(0.0)
         linux.name_process("stoker-zygote")  # slow steps that can wait run while the workers begin
         linux.give_back()  # pages that the trainer had freed and written again since exist only here
         left = memory.available()
@@ -189,11 +193,15 @@ class Zygote:
             linux.die_first(child.pid)
         self._handle([AllStarted(left.bytes)])
         while True:
-            self._flush()
-            for key, _ in self._selector.select(self._alarm.patience()):
-                key.data()
+            self._serve(self._alarm.patience())
             if self._alarm.descriptor is None:
                 self._ring()
+
+    def _serve(self, patience: float | None) -> None:
+        """Sends what is queued, and handles what arrives within this time."""
+        self._flush()
+        for key, _ in self._selector.select(patience):
+            key.data()
 
     def _watch(self, descriptor: int, call: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, call)
@@ -373,18 +381,21 @@ class Zygote:
     def _await_leaving(self, pids: dict[int, int], seconds: float) -> dict[int, int]:
         """Waits for workers to end, not beyond the trainer's end; returns those that have not."""
         until, pause = time.monotonic() + seconds, 0.0005
+        poll = select.poll()
+        for descriptor in {self._children[number].descriptor for number in pids} - {None}:
+            poll.register(descriptor, select.POLLIN)  # type: ignore[arg-type]
         while pids := {number: pid for number, pid in pids.items() if not linux.reaped(pid)}:
             if time.monotonic() >= until or self._has_trainer_ended():
                 break
             self._trainer.flush()
-            time.sleep(pause)
+            for descriptor, _ in poll.poll(pause * 1000):  # those without a pidfd are looked at in between
+                poll.unregister(descriptor)
             pause = min(pause * 2, 0.01)
         return pids
 
     def _has_trainer_ended(self) -> bool:
-        if self._trainer_descriptor is None:
-            return linux.has_no_writer(self._lifeline)
-        return linux.has_ended(self._trainer_descriptor)
+        descriptor = self._trainer_descriptor
+        return linux.has_no_writer(self._lifeline) if descriptor is None else linux.has_ended(descriptor)
 
     # Messages
 
@@ -437,16 +448,6 @@ class Zygote:
 
     def _stacks_of(self, *numbers: int) -> str:
         return self._stacks.read((number, self._children[number].pid) for number in numbers)
-
-
-def _selector() -> selectors.BaseSelector:
-    """The platform's selector, or `poll` where a filter of system calls denies epoll."""
-    try:
-        return selectors.DefaultSelector()
-    except OSError as error:
-        if error.errno not in DENIED:
-            raise
-        return selectors.PollSelector()
 
 
 def dumped(error: BaseException) -> bytes:

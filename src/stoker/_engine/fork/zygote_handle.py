@@ -15,6 +15,7 @@ from stoker._core.machine import reserve
 from stoker._core.machine.timer import Timer
 from stoker._engine.backends import Assemble, Parts, StartMethod
 from stoker._engine.fork import start_zygote
+from stoker._engine.fork.births import Births, HelperProcess
 from stoker._engine.fork.zygote import Ends
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.messages import Flushing, Question, ReportAnswer, ToTrainer, WorkerPids
@@ -41,6 +42,7 @@ class ZygoteHandle:
         parts: Parts,
         assemble: Assemble,
         cluster: Ray | None = None,
+        births: Births | None = None,
     ) -> None:
         self.owner = os.getpid()
         self._bridge: int | None = None  # the pid of the bridge to workers on other machines
@@ -79,10 +81,13 @@ class ZygoteHandle:
                 handed_over.callback(os.close, ends.trainer)
             if how.forked:
                 mine = (ours.fileno(), asks.fileno(), self.lifeline, self.alarm.descriptor, *map(_number, bridge[1:]))
-                self.pid = start_zygote.fork(ends, mine, workers, rules, assemble(parts), self.hold, how.context)
+                pid = start_zygote.fork(ends, mine, workers, rules, assemble(parts), self.hold, how.context)
+                self._process = HelperProcess(pid)
             else:
-                self.pid = start_zygote.clean(ends, workers, rules, parts, assemble, how, self._lent)
-            undo.callback(linux.end, self.pid)
+                self._process = start_zygote.clean(
+                    ends, workers, rules, parts, assemble, how, self._lent, births or Births()
+                )
+            undo.callback(self._process.end)
             if cluster is not None:  # local workers begin while the dataset is pickled for the others
                 from stoker._engine.machines.start_bridge import start_bridge  # here: it pickles
 
@@ -90,9 +95,6 @@ class ZygoteHandle:
                 local = workers - rules.remote
                 self._bridge = start_bridge(bridge[1].fileno(), self.arena, cluster, local, sent, how.once)
                 undo.callback(linux.end, self._bridge)
-            self.descriptor = linux.process_descriptor(self.pid)
-            if self.descriptor is not None:
-                undo.callback(os.close, self.descriptor)
             self.channel: Channel[ToTrainer] = Channel(ours)
             # The limit takes a while to find out, and nothing waits now
             self.reader = Reader(self.arena, held_bytes(rules), board)
@@ -102,6 +104,16 @@ class ZygoteHandle:
             self._closed = False
             handed_over.close()
             undo.pop_all()
+
+    @property
+    def pid(self) -> int:
+        """Returns the zygote's pid; until a template has forked it, the template's."""
+        return self._process.pid
+
+    @property
+    def descriptor(self) -> int | None:
+        """Returns the zygote's pidfd; None without pidfds, and until a template has forked it."""
+        return self._process.descriptor
 
     @property
     def bytes_of_batches(self) -> int:
@@ -124,8 +136,7 @@ class ZygoteHandle:
             self.channel.close()
             self.inquiry.close()
             self.alarm.close()
-            if self.descriptor is not None:
-                os.close(self.descriptor)
+            self._process.close()
             self.arena.close()
             os.close(self.lifeline)
             self.hold.release()
@@ -141,15 +152,15 @@ class ZygoteHandle:
         try:
             seconds = time_left(CLOSE)
             if kill or not seconds:
-                linux.kill(self.pid, self.descriptor)
+                self._process.kill()
             else:
                 self.channel.hang_up()
             self._await_end(seconds or REAP)
             self._reap_orphans()
             self._end_bridge(GONE)
         except BaseException:  # Ctrl-C once more: then at once
-            linux.kill(self.pid, self.descriptor)
-            linux.reap(self.pid, GONE)
+            self._process.kill()
+            self._process.reap(GONE)
             self._end_bridge(0.0)
             raise
 
@@ -161,24 +172,24 @@ class ZygoteHandle:
 
     def _await_end(self, seconds: float) -> None:
         """Waits this long for the zygote's end; longer if it reports workers with duties at their end."""
-        until, channel = time.monotonic() + seconds, self.channel
+        until, channel, descriptor = time.monotonic() + seconds, self.channel, self.descriptor
         poll = select.poll()
         poll.register(channel.fileno(), select.POLLIN)
-        if self.descriptor is not None:
-            poll.register(self.descriptor, select.POLLIN)
-        while ready := [descriptor for descriptor, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000)]:
-            if self.descriptor in ready:
+        if descriptor is not None:
+            poll.register(descriptor, select.POLLIN)
+        while ready := [number for number, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000)]:
+            if descriptor in ready:
                 break
             if self._hear_last():
                 until = time.monotonic() + FLUSH + CLOSE
                 allow(FLUSH)
             if channel.ended:
-                if self.descriptor is None:
+                if descriptor is None:
                     break
                 poll.unregister(channel.fileno())
         else:
-            linux.kill(self.pid, self.descriptor)
-        self.status = linux.reap(self.pid, GONE)
+            self._process.kill()
+        self.status = self._process.reap(GONE)
 
     def _hear_last(self) -> bool:
         """Takes the zygote's messages at its end; returns whether it waits for workers with duties."""

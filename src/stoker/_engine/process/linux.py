@@ -12,11 +12,13 @@ import faulthandler
 import mmap
 import os
 import select
+import selectors
 import signal
 import sys
 import time
 from pathlib import Path
 
+from stoker._core.machine.reserve import DENIED
 from stoker._engine.process.deadlines import REAP
 
 _SET_DEATH_SIGNAL = 1
@@ -57,6 +59,16 @@ def has_ended(descriptor: int | None) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return any(event & select.POLLIN for _, event in poll.poll(0))
+
+
+def selector() -> selectors.BaseSelector:
+    """Returns the platform's selector, or `poll` where a filter of system calls denies epoll."""
+    try:
+        return selectors.DefaultSelector()
+    except OSError as error:
+        if error.errno not in DENIED:
+            raise
+        return selectors.PollSelector()
 
 
 def die_with_parent(parent: int) -> None:

@@ -20,7 +20,6 @@ from stoker import errors
 from stoker._core.machine import reserve
 from stoker._engine.activity import ACTIVITY, IN_HAND, NEW_MARK, Activity, Mark
 from stoker._engine.backend import (
-    EARLY,
     Failure,
     Job,
     JobFactory,
@@ -66,6 +65,11 @@ from stoker._engine.transport.segments import ArenaFiles, Mapping
 from stoker._engine.transport.writer import SlotWriter
 
 M = TypeVar("M", Unit, SlotGiven)
+
+EARLY = 0.0
+"""Seconds of work on a run of units after which a process answers with the finished ones: with each, because the next
+sample may take long, or wait for what the loop does with this batch.
+"""
 
 SOON = 2e-3
 """Seconds. A unit made faster than this takes little memory; reading the memory takes a hundredth of that."""

@@ -11,7 +11,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from multiprocessing import process, resource_tracker, spawn
 from typing import Any, BinaryIO, NoReturn, NotRequired, TypedDict
 
@@ -71,7 +71,7 @@ class Payload:
 
     def _start_over(self, modules: int) -> NoReturn:
         """Becomes a new interpreter that imports the first modules only."""
-        for descriptor in _descriptors(self._stream, self._head):
+        for descriptor in self.descriptors:
             os.set_inheritable(descriptor, True)
         os.execv(sys.executable, [*sys.orig_argv, str(modules)])
 
@@ -81,6 +81,17 @@ class Payload:
         """
         with self._stream:
             return self._stream.read(self._head["size"]), [*self._buffers()]
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors that belong to it in this process."""
+        return descriptors_of(self._stream.fileno(), self._head)
+
+    def close(self, but: Collection[int]) -> None:
+        """Closes its descriptors but some, in a process that does not open it."""
+        for descriptor in {*self.descriptors} - {self._stream.fileno(), *but}:
+            os.close(descriptor)
+        self._stream.close()
 
     @property
     def plan(self) -> Any:
@@ -162,8 +173,8 @@ def wake(stream: BinaryIO, head: Head) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    resource_tracker._resource_tracker._fd = head["tracker"]  # type: ignore[attr-defined]
-    for descriptor in _descriptors(stream, head):
+    take_tracker(head)
+    for descriptor in descriptors_of(stream.fileno(), head):
         os.set_inheritable(descriptor, False)  # programs that a dataset runs have no part in them
     if len(sys.argv) > 1:  # it has started over
         del head["modules"][int(sys.argv[1]) :]
@@ -172,8 +183,14 @@ def wake(stream: BinaryIO, head: Head) -> None:
     getattr(importlib.import_module(module), function)(Payload(stream, head), head["fds"])
 
 
-def _descriptors(stream: BinaryIO, head: Head) -> list[int]:
-    descriptors = (*head["fds"], *head["shared"], stream.fileno(), head["buffers"], head["tracker"])
+def take_tracker(head: Head) -> None:
+    """Lets this process use the trainer's resource tracker of multiprocessing, if that has one."""
+    resource_tracker._resource_tracker._fd = head["tracker"]  # type: ignore[attr-defined]
+
+
+def descriptors_of(stream: int, head: Head) -> list[int]:
+    """Returns the descriptors that travel with the descriptor `stream` of a packed payload, and itself."""
+    descriptors = (*head["fds"], *head["shared"], stream, head["buffers"], head["tracker"])
     return [descriptor for descriptor in descriptors if descriptor is not None]
 
 

@@ -71,6 +71,11 @@ class BatchOperation(ABC):
             images = batch[0]
         import torch
 
+        if hasattr(type(images), "decoded_on"):
+            raise ImageArgumentError(
+                f"{name} was given images that decode_device= has left encoded: pass DataLoader(device='cuda'), which "
+                "decodes them and then calls batch_transform=, or leave decode_device= out"
+            )
         if not isinstance(images, torch.Tensor) or images.ndim != 4:
             shape = f" of shape {tuple(images.shape)}" if hasattr(images, "shape") else ""
             raise ImageArgumentError(

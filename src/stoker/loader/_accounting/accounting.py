@@ -99,7 +99,7 @@ class Accounting:
         if answer.kind == "error":
             is_known = self._batched and isinstance(step.indices, (list, np.ndarray))
             count = len(step.indices) if is_known else report.samples
-            self.counts.add_raised(count, faults or [self._of_batch(answer, step)])
+            self.counts.add_raised(count, faults or [self._of_batch(answer.value, answer.worker, step)])
             return
         samples = 0 if answer.kind == "empty" else report.samples
         left_out = sum(fault.outcome == "skipped" for fault in faults)
@@ -115,9 +115,8 @@ class Accounting:
                 "batch as it was planned."
             )
 
-    def _of_batch(self, answer: Answer, step: Step) -> FaultRecord:
-        """Returns the fault of a batch: an error of a collate_fn, or of a worker's start."""
-        error = answer.value
+    def _of_batch(self, error: Any, worker: int, step: Step) -> FaultRecord:
+        """Returns the fault of a batch: an error of a collate_fn, a batch_transform, or a worker's start."""
         packed = error if isinstance(error, Failure) else None
         raised = cast("BaseException", error)
         return FaultRecord(
@@ -126,7 +125,7 @@ class Accounting:
             position=step.position,
             exception=summary_of(raised) if packed is None else packed.text,
             traceback=format_exception(raised) if packed is None else packed.traceback,
-            worker=answer.worker,
+            worker=worker,
             epoch=self._epoch,
             batch=step.number,
             rank=self._rank,
@@ -139,7 +138,7 @@ class Accounting:
         counts.delivered -= samples - replaced
         counts.replaced -= replaced
         counts.batches -= samples > 0
-        counts.raised += samples
+        counts.add_raised(samples, [self._of_batch(error, answer.worker, step)])
         error.add_note(f"Raised in this process, when batch {step.number} was opened: worker {answer.worker} made it")
 
     def was_delivered(self, step: Step) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from stoker.loader._epoch import epoch
 from stoker.loader._job import datapipes
 from stoker.loader._random.find_generators import find_objects
+from stoker.loader._random.generators import loaded_torch
 from stoker.samplers.batch import BatchSampler
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ LONGEST = 16
 
 LARGEST = 2**20
 """Bytes of the batches in a run at most, unless it is one batch."""
+
+SMALL = 2**16
+"""Bytes of a batch of a process from which on it stays a unit of its own: each answer would take a slot for all that is
+left of the run."""
 
 CHEAP = 1e-3
 """Seconds below which a batch is made for which runs gain anything."""
@@ -72,7 +77,7 @@ _WRITTEN = {
     "multiprocessing.sharedctypes": ("SynchronizedBase",),
     "multiprocessing.synchronize": ("Event", "SemLock"),
 }
-_SMALL = 2**16
+_SETTING = 2**16
 """Bytes of a shared tensor that may hold a setting; larger ones are data."""
 
 
@@ -85,7 +90,7 @@ def _follows_the_loop(options: LoaderOptions) -> bool:
     kinds = [getattr(module, name) for module, names in there if module is not None for name in names]
     if "multiprocessing.sharedctypes" in sys.modules:  # raw values and arrays
         kinds += [ctypes._SimpleCData, ctypes.Array, ctypes.Structure]
-    if (torch := sys.modules.get("torch")) is not None:
+    if (torch := loaded_torch()) is not None:
         kinds.append(torch.Tensor)
     found = find_objects((options.dataset, options.collate_fn), tuple(kinds), ("multiprocessing", "concurrent"))
     tensors = [] if torch is None else [one for one in found if isinstance(one, torch.Tensor)]
@@ -95,12 +100,12 @@ def _follows_the_loop(options: LoaderOptions) -> bool:
 def _is_small_and_shared(tensor: Any) -> bool:
     if type(tensor) is not sys.modules["torch"].Tensor or str(tensor.layout) != "torch.strided" or tensor.is_nested:
         return False
-    return bool(tensor.device.type == "cpu" and tensor.nbytes <= _SMALL and tensor.is_shared())
+    return bool(tensor.device.type == "cpu" and tensor.nbytes <= _SETTING and tensor.is_shared())
 
 
 def may_read_ahead(options: LoaderOptions) -> bool:
     """Returns whether a walked sampler is torch's own, of indices that depend on nothing once its pass has begun."""
-    if (torch := sys.modules.get("torch")) is None or options.is_stream:
+    if (torch := loaded_torch()) is None or options.is_stream:
         return False
     data, sampler = torch.utils.data, options.index_sampler
     if options.auto_collation:
@@ -136,7 +141,8 @@ class RunLength:
         fits = min(self._most, 2 * self.now, int(IN_TIME / seconds))
         if fits > self.now:
             size = _bytes_of(answer.value) if cost.size is None else cost.size // cost.units
-            fits = 1 if size is None else min(fits, LARGEST // max(1, size))
+            is_small = size is not None and (cost.size is None or size < SMALL)
+            fits = min(fits, LARGEST // max(1, cast("int", size))) if is_small else 1
         self.now = max(1, fits)
 
 
@@ -152,7 +158,7 @@ def _bytes_of(batch: Any, depth: int = 0) -> int | None:
     kind = type(batch)
     if kind is np.ndarray:
         return None if batch.dtype.hasobject else int(batch.nbytes)
-    if (torch := sys.modules.get("torch")) is not None and kind is torch.Tensor:
+    if (torch := loaded_torch()) is not None and kind is torch.Tensor:
         return int(batch.nbytes) if batch.layout is torch.strided and not batch.is_nested else None
     if kind in _SCALARS:
         return sys.getsizeof(batch)

@@ -242,7 +242,7 @@ class LoaderJob:
         fetch, idle = source.fetch, seeds.idle()
         is_settled = convert is not None if compiled is None else compiled.is_settled
         is_plain = self._gathered is None and not self._knows and is_settled
-        if not is_plain:
+        if not is_plain or observer.current is not None:  # who measures each batch
             return None
         if compiled is not None and (fetch_all := source.fetch_all) is not None:
             return self._plain_whole(seed, place, fetch_all, compiled)
@@ -455,7 +455,10 @@ class LoaderJob:
             tell=weakly(self._tell),
         )
         if self._user_transform is not None:
-            self._transform = BatchTransform(self._user_transform, self._seeding)
+            if mode == "worker" and not threads:
+                self._transform = BatchTransform.with_own_seeding(self._user_transform)
+            else:
+                self._transform = BatchTransform(self._user_transform, self._seeding)
         return self._seeding
 
     def _introduce(self, info: WorkerInfo) -> None:

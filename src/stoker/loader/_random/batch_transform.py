@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 from stoker._core.protocol import asked
 from stoker._core.worker_info import current
 from stoker.loader._random import batch_draws
-from stoker.loader._random.generators import mix
+from stoker.loader._random.generators import loaded_torch, mix
 from stoker.loader._random.sample_rng import SampleRNG
 from stoker.loader._random.sample_seeding import SampleSeeding, key_of_transform
 
@@ -32,8 +32,10 @@ class BatchTransform:
         self._rng = rng
 
     @classmethod
-    def of_trainer(cls, transform: Callable[[Any], Any]) -> Self:
-        """Returns one for batches that the training process transforms. It draws the numbers that a worker would."""
+    def with_own_seeding(cls, transform: Callable[[Any], Any]) -> Self:
+        """Returns one that draws the numbers of `seeding="auto"`, and restores the generators: for the training
+        process, and for workers whose generators `seeding="worker"` leaves alone.
+        """
         rng = SampleRNG(0)
         return cls(transform, SampleSeeding("auto", dataset=(transform,), restore=True, rng=rng), rng)
 
@@ -57,7 +59,7 @@ class BatchTransform:
         try:
             if self._rng is not None:
                 current.rng = self._rng
-            with batch_draws.of_batch(seed, positions), _seeded(devices, seed, positions[0]):
+            with batch_draws.of_batch(seed, positions), _seeded(devices, seed, positions[0]), _plain_modes():
                 return self._seeding.transform(seed, positions[0], lambda: self._transform(batch))
         except Exception as error:
             name = asked(self._transform, "__name__", type(self._transform).__name__)
@@ -66,6 +68,20 @@ class BatchTransform:
         finally:
             if self._rng is not None:
                 current.rng = outside
+
+
+@contextmanager
+def _plain_modes() -> Iterator[None]:
+    """Leaves gradients and the CPU's autocast of the program: results do not follow from where the loader is called,
+    and are the same in a worker.
+    """
+    torch = loaded_torch()
+    with ExitStack() as modes:
+        if torch is not None:
+            modes.enter_context(torch.no_grad())
+            if torch.is_autocast_enabled("cpu"):
+                modes.enter_context(torch.autocast("cpu", enabled=False))
+        yield
 
 
 @contextmanager
