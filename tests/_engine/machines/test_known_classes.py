@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import dataclasses
 import datetime
+import decimal
+import fractions
 import os
 import pickle
+import time
+import types
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +27,7 @@ from stoker._engine.messages import UnitDone, packed, plain
 from stoker._engine.transport import leaves
 from stoker.errors import CannotSendError
 from tests._engine.machines.local_cluster import LocalCluster
+from tests._engine.machines.local_pool import LocalPool, await_end
 
 
 class Pair(NamedTuple):
@@ -27,6 +35,13 @@ class Pair(NamedTuple):
 
     number: int
     text: str
+
+
+@dataclasses.dataclass
+class Sample:
+    """Batches of the tests contain it."""
+
+    rows: Any
 
 
 class OddError(Exception):
@@ -47,21 +62,23 @@ PLAIN: list[Any] = [
     {"a": [1, 2.5, None, True, complex(1, 2), b"x", "text", (1,), {2}, frozenset([3]), bytearray(b"y"), slice(1, 2)]},
     [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), datetime.timedelta(1), Path("a")],
     [collections.OrderedDict(a=1), collections.defaultdict(list, {1: [2]}), collections.Counter("aab")],
+    [decimal.Decimal("0.1"), fractions.Fraction(1, 3), uuid.UUID(int=7), array.array("f", [1]), range(3)],
+    [collections.UserDict(a=[1]), collections.UserList([1]), collections.deque([1], 2), types.SimpleNamespace(a=1)],
     [np.float32(1), np.bool_(True), np.datetime64("2026-01-01"), np.dtype("f4"), np.float32],
 ]
 
 
-@pytest.mark.parametrize("value", PLAIN, ids=["builtins", "dates", "collections", "numpy"])
+@pytest.mark.parametrize("value", PLAIN, ids=["builtins", "dates", "collections", "values", "containers", "numpy"])
 def test_plain_values_are_known(value: Any) -> None:
     data = leaves.dumps(value, lambda leaf: None)
     assert leaves.loads(data, (), KnownClasses().loads) == value
 
 
-@pytest.mark.parametrize("array", [np.arange(6).reshape(2, 3).T, np.array(["a", None], object), np.ones(2, "i4,f8")])
-def test_arrays_are_known(array: Any) -> None:
-    data = leaves.dumps([array], lambda leaf: None)
+@pytest.mark.parametrize("values", [np.arange(6).reshape(2, 3).T, np.array(["a", None], object), np.ones(2, "i4,f8")])
+def test_arrays_are_known(values: Any) -> None:
+    data = leaves.dumps([values], lambda leaf: None)
     (got,) = leaves.loads(data, (), KnownClasses().loads)  # type: ignore[misc]
-    assert got.dtype == array.dtype and got.tolist() == array.tolist()
+    assert got.dtype == values.dtype and got.tolist() == values.tolist()
 
 
 def test_tensors_are_known() -> None:
@@ -112,6 +129,38 @@ def test_named_class_is_known() -> None:
     assert KnownClasses(map(str, stoker.Ray(1, classes=[Pair]).classes)).loads(data) == Pair(1, "a")
 
 
+def test_error_lists_all_classes_at_once() -> None:
+    data = pickle.dumps(
+        {"pairs": collections.OrderedDict(a=Pair(1, "a")), "samples": {Sample([Pair(2, "b")]).rows[0]: [Sample(1)]}}
+    )
+    both = rf'classes=\["{__name__}:Pair", "{__name__}:Sample"\]'
+    with pytest.raises(CannotSendError, match=both):
+        KnownClasses().loads(data)
+    with pytest.raises(CannotSendError, match=both):
+        KnownClasses().check(UnitReport()._replace(since=pickle.dumps(1) + data))
+    named = map(str, stoker.Ray(1, classes=[Pair, f"{__name__}:Sample"]).classes)
+    assert KnownClasses(named).loads(data) == pickle.loads(data)
+
+
+def test_class_of_a_function_is_to_be_moved() -> None:
+    class Inner:
+        pass
+
+    with pytest.raises(CannotSendError, match="Move what is made within a function to the top of a module"):
+        KnownClasses().loads(leaves.dumps([Inner()], lambda leaf: None))
+
+
+def test_classes_of_the_first_local_batch_are_known() -> None:
+    known, sent = KnownClasses(), pickle.dumps([Sample(1), os.path.join])
+    assert known.reader(True)(pickle.dumps(1)) == 1
+    assert known.reader(False)(sent) == [Sample(1), os.path.join]
+    assert known.reader(False) is pickle.loads
+    assert known.reader(True)(pickle.dumps(Sample(2))) == Sample(2)
+    for other in (Pair(1, "a"), os.path.join):
+        with pytest.raises(CannotSendError):
+            known.loads(pickle.dumps(other))
+
+
 def test_failure_keeps_a_class_that_is_loaded(tmp_path: Path) -> None:
     failed = Failure.of(OddError("odd"), "in batch 1")
     assert isinstance(KnownClasses().failure(pickle.dumps(failed)).rebuilt(), OddError)
@@ -155,6 +204,18 @@ class Pairs(stoker.Dataset[Any]):
         return Hostile(self.file) if self.file and index == 3 else Pair(index, "x" * index)
 
 
+class Shared(Pairs):
+    """The local worker's second batch waits for one of the remote worker."""
+
+    def __getitem__(self, index: int) -> Any:
+        info = stoker.get_worker_info()
+        if info is not None and info.id == 1:
+            Path(self.file).touch()
+        while index >= 2 and not os.path.exists(self.file):
+            time.sleep(0.01)
+        return Pair(index, "x" * index)
+
+
 class Failing(Pairs):
     def __getitem__(self, index: int) -> Any:
         raise OddError("odd")
@@ -176,6 +237,27 @@ def test_remote_batch_of_an_unknown_class_names_it() -> None:
     assert [each for batch in batches(Pairs(), classes=[Pair]) for each in batch] == [
         *map(Pairs().__getitem__, range(8))
     ]
+
+
+def test_class_of_a_local_batch_needs_no_name(tmp_path: Path) -> None:
+    dataset = Shared(str(tmp_path / "gate"))
+    with stoker.DataLoader(dataset, 2, num_workers=1, collate_fn=as_list, remote=LocalCluster(1)) as loader:
+        assert [each for batch in loader for each in batch] == [*map(Pairs().__getitem__, range(8))]
+
+
+def test_pool_refuses_a_class_that_is_not_named(tmp_path: Path) -> None:
+    cluster = LocalPool(1, pool="p", folder=str(tmp_path))
+    arguments: Any = {"collate_fn": as_list, "persistent_workers": True, "remote": cluster}
+    with (
+        stoker.DataLoader(Pairs(), 2, **arguments) as loader,
+        pytest.raises(CannotSendError, match='classes=\\["') as told,
+    ):
+        list(loader)
+    assert f"{__name__}:Pair" in str(told.value) and "on host" in str(told.value.__notes__)
+    arguments["remote"] = dataclasses.replace(cluster, classes=[Pair])
+    with stoker.DataLoader(Pairs(), 2, **arguments) as loader:
+        assert [each for batch in loader for each in batch] == [*map(Pairs().__getitem__, range(8))]
+    await_end(str(tmp_path))
 
 
 def test_hostile_remote_batch_runs_nothing(tmp_path: Path) -> None:

@@ -435,6 +435,9 @@ class ProcessBackend(Backend):
             case Broken():
                 self._fatal = broken((pickle.loads if self._known is None else self._known.failure)(message.failure))
 
+    def _is_remote(self, worker: int) -> bool:
+        return worker >= self._workers - self._rules.remote
+
     def _take(self, message: Delivery) -> None:
         """Handles the answer of a unit."""
         self._life.has_answered = True
@@ -443,8 +446,12 @@ class ProcessBackend(Backend):
         if message.kind == "dropped":
             self._units.pop(message.unit, None)
             return
-        known = self._known if message.worker >= self._workers - self._rules.remote else None
-        for answer in answers_of(message, report, known):
+        try:
+            answers = answers_of(message, report, self._known if self._is_remote(message.worker) else None)
+        except errors.CannotSendError as error:
+            self._fatal = error
+            return
+        for answer in answers:
             self._units.pop(answer.unit, None)
             if answer.kind == "batch":
                 if (machine := self._machines.get(message.worker)) is not None:
@@ -522,11 +529,14 @@ class ProcessBackend(Backend):
         life, slot, value = cast("_Arrived", answer.value)
         answer.value = None
         try:
-            is_remote = self._known is not None and answer.worker >= self._workers - self._rules.remote
-            read = self._known.loads if self._known is not None and is_remote else pickle.loads
+            read = pickle.loads if self._known is None else self._known.reader(self._is_remote(answer.worker))
             batch = life.reader.read(slot, Written.unpacked(value, read), read)
             self._lease = life.reader.latest
             return batch
+        except Exception as error:
+            if self._is_remote(answer.worker):
+                error.add_note(f"The batch came from {self._machines.get(answer.worker, 'another machine')}.")
+            raise
         finally:
             life.unopened -= 1
             self._release(life)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar, cast
 
 from stoker import errors
+from stoker._core.exceptions import summary_of
 from stoker._engine.backend import Failure
 from stoker._engine.machines import tls
 from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, AgentOrder, versions
@@ -378,8 +379,11 @@ class Bridge:
         """Returns what `read` returns; ends the run if its messages contain what no worker sends."""
         try:
             return read()
-        except errors.CannotSendError as error:
-            self._end_run(f"worker {remote.number} ({remote.name}) sent a message that is none of a worker's: {error}")
+        except Exception as error:
+            self._end_run(
+                f"worker {remote.number} ({remote.name}) sent a message that is none of a worker's: "
+                f"{summary_of(error)}. Its program, or memory, may have been changed."
+            )
             return None
 
     def _conclude(self, remote: Remote) -> None:

@@ -1,9 +1,10 @@
 """The unpickler of what workers on other machines send: it knows containers, numbers, texts, arrays, tensors, Stoker's
-records, and the classes that the user names. It calls nothing else, so that a pickle runs no program.
+records, and the classes that the user names or that the first local batch contains. It calls nothing else by name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import io
@@ -13,12 +14,14 @@ from collections.abc import Iterable
 from typing import cast
 
 from stoker._engine.backend import Failure, UnitReport
+from stoker._engine.transport.leaves import Loads
 from stoker.errors import CannotSendError
 
 _NUMPY = ("numpy._core.", "numpy.core.")
 _KNOWN = {
     "builtins": "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple",
-    "collections": "Counter OrderedDict defaultdict deque",
+    "array": "_array_reconstructor array",
+    "collections": "Counter OrderedDict UserDict UserList defaultdict deque",
     "copyreg": "_reconstructor",
     "datetime": "date datetime time timedelta timezone",
     "decimal": "Decimal",
@@ -36,6 +39,7 @@ _KNOWN = {
     "torch._utils": "_rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter _rebuild_qtensor "
     "_rebuild_sparse_tensor _rebuild_tensor _rebuild_tensor_v2",
     "torch.nn.parameter": "Parameter",
+    "torch.nn.utils.rnn": "PackedSequence",
     "torch.serialization": "_get_layout",
     "types": "SimpleNamespace",
     "uuid": "UUID",
@@ -53,7 +57,8 @@ class KnownClasses:
     """
 
     def __init__(self, named: Iterable[str] = ()) -> None:
-        self._known = _ALWAYS | {cast("tuple[str, str]", tuple(text.split(":"))) for text in named}
+        self._known = {*_ALWAYS, *(cast("tuple[str, str]", tuple(text.split(":"))) for text in named)}
+        self._has_learned = False
 
     def loads(self, data: bytes | bytearray) -> object:
         """Returns the unpickled object.
@@ -61,7 +66,17 @@ class KnownClasses:
         Raises:
             CannotSendError: it contains a class, or calls a function, that is not known.
         """
-        return _Unpickler(io.BytesIO(data), self._known).load()
+        return self._load(io.BytesIO(data))
+
+    def reader(self, is_remote: bool) -> Loads:
+        """Returns what reads the pickles of a batch. The classes of the first local batch are known from then on."""
+        if is_remote:
+            return self.loads
+        has_learned, self._has_learned = self._has_learned, True
+        return pickle.loads if has_learned else self._learn
+
+    def _learn(self, data: bytes | bytearray) -> object:
+        return _Learner(io.BytesIO(data), self._known).load()
 
     def failure(self, data: bytes) -> Failure:
         """Returns a failure. Its exception has its own class if that is known or loaded here, else the text alone."""
@@ -80,7 +95,15 @@ class KnownClasses:
             if data is not None:
                 file = io.BytesIO(data)
                 while file.tell() < len(data):
-                    _Unpickler(file, self._known).load()
+                    self._load(file)
+
+    def _load(self, file: io.BytesIO) -> object:
+        begin = file.tell()
+        try:
+            return _Unpickler(file, self._known).load()
+        except CannotSendError:
+            file.seek(begin)
+            raise _refusal(file, self._known) from None
 
     def _of_error(self, data: object) -> object:
         try:
@@ -90,7 +113,7 @@ class KnownClasses:
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, known: frozenset[tuple[str, str]]) -> None:
+    def __init__(self, file: io.BytesIO, known: set[tuple[str, str]]) -> None:
         super().__init__(file)
         self._known = known
 
@@ -99,13 +122,9 @@ class _Unpickler(pickle.Unpickler):
             return super().find_class(module, name)
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _storage
-        if (found := self._found(module, name)) is not None:
-            return found
-        raise CannotSendError(
-            f"a worker on another machine sent {module}.{name}, and this process takes only classes that it knows. If "
-            f'your batches, or states of streams, contain it: remote=stoker.Ray(..., classes=["{module}:{name}"]). '
-            "A class that a function or the main program makes has no such name: move it to a module."
-        )
+        if (found := self._found(module, name)) is None:
+            raise CannotSendError(f"{module}:{name}")
+        return found
 
     def _found(self, module: str, name: str) -> object:
         """Returns a plain record of Stoker, or a constant or type of NumPy and torch; None for all others."""
@@ -121,6 +140,63 @@ class _Unpickler(pickle.Unpickler):
             found = super().find_class(module, name)
             return found if _is_type_of_numbers(found) else None
         return None
+
+
+class _Learner(pickle.Unpickler):
+    """Adds the classes that it finds: not those by which a pickle builds any code."""
+
+    def __init__(self, file: io.BytesIO, known: set[tuple[str, str]]) -> None:
+        super().__init__(file)
+        self._known = known
+
+    def find_class(self, module: str, name: str) -> object:
+        found = super().find_class(module, name)
+        if isinstance(found, type) and module.partition(".")[0] not in ("builtins", "types", "cloudpickle"):
+            self._known.add((module, name))
+        return found
+
+
+class _Lister(_Unpickler):
+    """Puts nothing in the place of what is not known, to list all of it."""
+
+    def __init__(self, file: io.BytesIO, known: set[tuple[str, str]]) -> None:
+        super().__init__(file, known)
+        self.unknown: dict[str, None] = {}
+
+    def find_class(self, module: str, name: str) -> object:
+        try:
+            return super().find_class(module, name)
+        except CannotSendError as error:
+            self.unknown[str(error)] = None
+            return _Nothing
+
+
+class _Nothing:
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    __call__ = __setitem__ = __setstate__ = add = append = extend = __init__
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def _refusal(file: io.BytesIO, known: set[tuple[str, str]]) -> CannotSendError:
+    """Returns the error for a pickle with what is not known."""
+    lister = _Lister(file, known)
+    with contextlib.suppress(Exception):
+        lister.load()
+    names = ", ".join(lister.unknown).replace(":", ".")
+    if "cloudpickle." in names or "<locals>" in names:
+        return CannotSendError(
+            "a worker on another machine sent the code of a class or function, which is not read. Move what is made "
+            f"within a function to the top of a module, and name it: remote=stoker.Ray(..., classes=[...]). ({names})"
+        )
+    listed = ", ".join(f'"{name}"' for name in lister.unknown)
+    return CannotSendError(
+        f"a worker on another machine sent {names}, which this process reads only if it is named, because a class may "
+        f"run code when it is read. If your batches, or states of streams, contain it: "
+        f"remote=stoker.Ray(..., classes=[{listed}])"
+    )
 
 
 class _ErrorUnpickler(_Unpickler):
