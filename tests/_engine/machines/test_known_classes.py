@@ -10,6 +10,8 @@ import decimal
 import fractions
 import os
 import pickle
+import subprocess
+import sys
 import time
 import types
 import uuid
@@ -239,12 +241,14 @@ def test_remote_batch_of_an_unknown_class_names_it() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_class_of_a_local_batch_needs_no_name(tmp_path: Path) -> None:
     dataset = Shared(str(tmp_path / "gate"))
     with stoker.DataLoader(dataset, 2, num_workers=1, collate_fn=as_list, remote=LocalCluster(1)) as loader:
         assert [each for batch in loader for each in batch] == [*map(Pairs().__getitem__, range(8))]
 
 
+@pytest.mark.slow
 def test_pool_refuses_a_class_that_is_not_named(tmp_path: Path) -> None:
     cluster = LocalPool(1, pool="p", folder=str(tmp_path))
     arguments: Any = {"collate_fn": as_list, "persistent_workers": True, "remote": cluster}
@@ -253,7 +257,7 @@ def test_pool_refuses_a_class_that_is_not_named(tmp_path: Path) -> None:
         pytest.raises(CannotSendError, match='classes=\\["') as told,
     ):
         list(loader)
-    assert f"{__name__}:Pair" in str(told.value) and "on host" in str(told.value.__notes__)
+    assert f"{__name__}:Pair" in str(told.value) and "The batch came from" in str(told.value.__notes__)
     arguments["remote"] = dataclasses.replace(cluster, classes=[Pair])
     with stoker.DataLoader(Pairs(), 2, **arguments) as loader:
         assert [each for batch in loader for each in batch] == [*map(Pairs().__getitem__, range(8))]
@@ -269,3 +273,47 @@ def test_hostile_remote_batch_runs_nothing(tmp_path: Path) -> None:
 def test_error_of_a_remote_worker_has_its_class() -> None:
     with pytest.raises(OddError, match="odd"):
         list(batches(Failing()))
+
+
+PROGRAM = """
+import dataclasses
+import stoker
+from tests._engine.machines.local_cluster import LocalCluster
+
+@dataclasses.dataclass
+class Sample:
+    number: int
+
+class OddError(Exception):
+    pass
+
+class Own:
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if index == 3:
+            raise OddError("odd")
+        return Sample(index)
+
+def first(samples):
+    return samples[0]
+
+if __name__ == "__main__":
+    remote = LocalCluster(1, classes=[Sample])
+    iterator = iter(stoker.DataLoader(Own(), 1, collate_fn=first, timeout=100, remote=remote))
+    assert [next(iterator) for _ in range(3)] == [Sample(0), Sample(1), Sample(2)]
+    try:
+        next(iterator)
+    except OddError as error:
+        print("odd" in str(error) and "__getitem__" in str(error))
+"""
+
+
+@pytest.mark.slow
+def test_class_of_the_main_program_is_known(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr

@@ -37,10 +37,9 @@ class Ray:
             that name the same pool and send the same dataset use the same processes, by turns, so that a job of 8
             ranks with `num_workers=60` has 60 workers in the cluster, and not 480. Another dataset under the same name
             is an error. The pool ends by itself, within 30 s after its last rank.
-
-        classes: that batches and states of streams of these workers may contain beside containers, numbers, texts,
-            arrays and tensors: classes, or texts such as "my_package.samples:Sample", as which they are kept. Another
-            class is an error that names it, so that a worker cannot run a program in this process.
+        classes: that batches and states of streams of these workers contain beside containers, numbers, texts, dates,
+            arrays and tensors: classes, or texts such as "my_package.samples:Sample", as which they are kept. The
+            classes of the first batch of a local worker need no name. Any other is an error that lists what to name.
 
     Raises:
         TypeError, ValueError: an argument that cannot be meant.
