@@ -60,7 +60,7 @@ class KnownClasses:
         self._known = {*_ALWAYS, *(cast("tuple[str, str]", tuple(text.split(":"))) for text in named)}
         self._has_learned = False
 
-    def loads(self, data: bytes | bytearray) -> object:
+    def loads(self, data: bytes | bytearray | memoryview) -> object:
         """Returns the unpickled object.
 
         Raises:

@@ -27,7 +27,7 @@ class Channel(Generic[Received]):
     inside as bytes, and is unpickled by the process that needs it.
     """
 
-    def __init__(self, end: socket.socket, read: Callable[[bytes], object] = pickle.loads) -> None:
+    def __init__(self, end: socket.socket, read: Callable[[memoryview], object] = pickle.loads) -> None:
         end.setblocking(False)
         self._socket = end
         self._read = read
