@@ -50,6 +50,13 @@ class OddError(Exception):
     """Raised by a dataset of the tests."""
 
 
+class PlacedError(Exception):
+    """It is not made from a message."""
+
+    def __init__(self, row: int, column: int) -> None:
+        super().__init__(row, column)
+
+
 class Hostile:
     """Its pickle runs a program where it is read."""
 
@@ -166,6 +173,8 @@ def test_classes_of_the_first_local_batch_are_known() -> None:
 def test_failure_keeps_a_class_that_is_loaded(tmp_path: Path) -> None:
     failed = Failure.of(OddError("odd"), "in batch 1")
     assert isinstance(KnownClasses().failure(pickle.dumps(failed)).rebuilt(), OddError)
+    placed = KnownClasses().failure(pickle.dumps(Failure.of(PlacedError(3, 4), "in batch 1"))).rebuilt()
+    assert isinstance(placed, PlacedError) and placed.args == (3, 4)
     failed.instance = failed.kind = pickle.dumps(Hostile(tmp_path / "made"))
     error = KnownClasses().failure(pickle.dumps(failed)).rebuilt()
     assert type(error) is RuntimeError and "OddError" in str(error) and not (tmp_path / "made").exists()

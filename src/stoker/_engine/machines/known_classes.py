@@ -83,10 +83,9 @@ class KnownClasses:
         failure = self.loads(data)
         if not isinstance(failure, Failure):
             raise CannotSendError(f"a worker on another machine sent a {type(failure).__name__} in place of an error")
-        kind = self._of_error(failure.kind)
+        kind, instance = self._of_error(failure.kind), self._of_error(failure.instance)
         failure.kind = kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
-        if not isinstance(self._of_error(failure.instance), BaseException):
-            failure.instance = None
+        failure.instance = instance if isinstance(instance, BaseException) else None
         return failure
 
     def check(self, report: UnitReport) -> None:
