@@ -141,15 +141,11 @@ class _Unpickler(pickle.Unpickler):
         return None
 
 
-class _Learner(pickle.Unpickler):
-    """Adds the classes that it finds: not those by which a pickle builds any code."""
-
-    def __init__(self, file: io.BytesIO, known: set[tuple[str, str]]) -> None:
-        super().__init__(file)
-        self._known = known
+class _Learner(_Unpickler):
+    """Takes all classes and functions, and adds the classes: not those by which a pickle builds any code."""
 
     def find_class(self, module: str, name: str) -> object:
-        found = super().find_class(module, name)
+        found = pickle.Unpickler.find_class(self, module, name)
         if isinstance(found, type) and module.partition(".")[0] not in ("builtins", "types", "cloudpickle"):
             self._known.add((module, name))
         return found
