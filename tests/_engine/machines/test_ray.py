@@ -104,7 +104,10 @@ def as_list(samples: list[Any]) -> list[Any]:
 def test_error_has_the_line_that_names_classes(cluster: Any, pool: str | None) -> None:
     def loaded(classes: list[str]) -> list[Any]:
         remote = stoker.Ray(1, address=cluster.address, pool=pool, classes=classes)
-        with stoker.DataLoader(Records(), 2, collate_fn=as_list, timeout=100, remote=remote) as loader:
+        arguments: Any = {"collate_fn": as_list, "timeout": 100, "remote": remote}
+        with stoker.DataLoader(
+            Records(), 2, persistent_workers=True, **arguments
+        ) as loader:  # they end with the loader
             return [sample for batch in loader for sample in batch]
 
     with pytest.raises(CannotSendError) as told:
