@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -169,6 +170,15 @@ def test_other_versions_end_the_run_and_both_are_named(played: Played) -> None:
     Agent(played, played.start(0), ("Stoker 9.9", "Python 2.7", "NumPy 2"))
     failure = pickle.loads(played.hears(Broken).failure)  # type: ignore[union-attr]
     assert "host b (10.0.0.2) runs Stoker 9.9, Python 2.7" in failure.text and versions()[0] in failure.text
+
+
+@pytest.mark.parametrize("sent", [pickle.dumps(Ray(1)), b"no pickle", pickle.dumps(("UnitDone", 1)), pickle.dumps(7)])
+def test_message_that_no_worker_sends_names_its_worker(played: Played, sent: bytes) -> None:
+    agent = ready(played)
+    agent.data.queue_bytes(memoryview(struct.pack("<Q", len(sent)) + sent))
+    agent.data.flush()
+    failure = pickle.loads(played.hears(Broken).failure)  # type: ignore[union-attr]
+    assert "worker 0 (7 on host b (10.0.0.2)) sent a message that is none of a worker's" in failure.text
 
 
 def test_silent_host_is_lost(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,14 +13,15 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import stoker
-from stoker.errors import WorkerStartError
+from stoker.errors import CannotSendError, WorkerStartError
 from stoker.events import Event, WorkerDied, WorkerRetired
 
 pytest.importorskip("ray")
@@ -75,6 +77,44 @@ def batches(
 
 def test_ray_workers_make_the_same_batches(cluster: Any) -> None:
     assert [*batches(0, stoker.Ray(1, address=cluster.address))] == [*batches(0, None)]
+
+
+class Record(NamedTuple):
+    number: int
+
+
+@dataclass
+class Boxed:
+    records: list[Record]
+
+
+class Records(stoker.Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return Boxed([Record(index)])
+
+
+def as_list(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+@pytest.mark.parametrize("pool", [None, "classes"])
+def test_error_has_the_line_that_names_classes(cluster: Any, pool: str | None) -> None:
+    def loaded(classes: list[str]) -> list[Any]:
+        remote = stoker.Ray(1, address=cluster.address, pool=pool, classes=classes)
+        arguments: Any = {"collate_fn": as_list, "timeout": 100, "remote": remote}
+        with stoker.DataLoader(
+            Records(), 2, persistent_workers=True, **arguments
+        ) as loader:  # they end with the loader
+            return [sample for batch in loader for sample in batch]
+
+    with pytest.raises(CannotSendError) as told:
+        loaded([])
+    named = re.search(r"remote=stoker\.Ray\(\.\.\., classes=(.*)\)", str(told.value))
+    assert named is not None and json.loads(named[1]) == [f"{__name__}:Boxed", f"{__name__}:Record"]
+    assert loaded(json.loads(named[1])) == [Boxed([Record(index)]) for index in range(4)]
 
 
 def test_two_ranks_share_the_workers_of_a_pool(cluster: Any) -> None:

@@ -28,6 +28,7 @@ from stoker._engine.fork import native_pools
 from stoker._engine.fork.births import Births
 from stoker._engine.fork.zygote_handle import ZygoteHandle, end_all
 from stoker._engine.machines.cluster import Ray
+from stoker._engine.machines.known_classes import KnownClasses
 from stoker._engine.messages import (
     AskPool,
     AskStacks,
@@ -116,6 +117,7 @@ class ProcessBackend(Backend):
     ) -> None:
         self._births = births
         self._cluster = cluster
+        self._known = None if cluster is None else KnownClasses(map(str, cluster.classes))
         self._parts = parts
         self._assemble = assemble
         self._workers = workers
@@ -431,7 +433,10 @@ class ProcessBackend(Backend):
             case GaveUp():
                 self._last_words = f"\nIt raised:\n{message.traceback}"
             case Broken():
-                self._fatal = broken(pickle.loads(message.failure))
+                self._fatal = broken((pickle.loads if self._known is None else self._known.failure)(message.failure))
+
+    def _is_remote(self, worker: int) -> bool:
+        return worker >= self._workers - self._rules.remote
 
     def _take(self, message: Delivery) -> None:
         """Handles the answer of a unit."""
@@ -439,7 +444,12 @@ class ProcessBackend(Backend):
         report = UnitReport(*message.report)
         self._streams.take(message.worker, report)
         self._units.pop(message.unit, None)
-        if (answer := answer_of(message, report)) is None:
+        try:
+            answer = answer_of(message, report, self._known if self._is_remote(message.worker) else None)
+        except errors.CannotSendError as error:
+            self._fatal = error
+            return
+        if answer is None:
             return
         if answer.kind == "batch":
             if (machine := self._machines.get(message.worker)) is not None:
@@ -517,9 +527,14 @@ class ProcessBackend(Backend):
         life, slot, value = cast("_Arrived", answer.value)
         answer.value = None
         try:
-            batch = life.reader.read(slot, Written.unpacked(value))
+            read = pickle.loads if self._known is None else self._known.reader(self._is_remote(answer.worker))
+            batch = life.reader.read(slot, Written.unpacked(value, read), read)
             self._lease = life.reader.latest
             return batch
+        except Exception as error:
+            if self._is_remote(answer.worker):
+                error.add_note(f"The batch came from {self._machines.get(answer.worker, 'another machine')}.")
+            raise
         finally:
             life.unopened -= 1
             self._release(life)

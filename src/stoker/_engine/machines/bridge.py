@@ -18,9 +18,10 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from stoker import errors
+from stoker._core.exceptions import summary_of
 from stoker._engine.backend import Failure
 from stoker._engine.machines import tls
 from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, AgentOrder, versions
@@ -55,6 +56,8 @@ from stoker._engine.process.channel import Channel
 from stoker._engine.process.worker import dumps
 from stoker._engine.serialize.payload import Payload
 from stoker._engine.transport.segments import ArenaFiles, Mapping
+
+_Read = TypeVar("_Read")
 
 SILENT = 10.0
 """Seconds without a sign of life after which a worker counts as lost: its host is stopped, or the network is down."""
@@ -349,7 +352,7 @@ class Bridge:
     def _read_control(self, remote: Remote) -> None:
         if remote.control is None or not self._has(remote):
             return
-        if (greeting := remote.hear()) is not None and greeting.versions != versions():
+        if (greeting := self._refusing(remote, remote.hear)) is not None and greeting.versions != versions():
             self._end_run(
                 f"worker {remote.number} on host {greeting.host} ({greeting.address}) runs "
                 f"{', '.join(greeting.versions)}, and the trainer {', '.join(versions())}: install the same everywhere."
@@ -365,12 +368,23 @@ class Bridge:
     def _read_batches(self, remote: Remote) -> None:
         if remote.data is None or not self._has(remote):
             return
-        remote.read()
+        self._refusing(remote, remote.read)
         self._tell_started(remote)
         if remote.data.ended and remote.data.fileno() in self._selector.get_map():
             self._forget(remote.data.fileno())
             remote.ends_by = time.monotonic() + SILENT / 4
         self._conclude(remote)
+
+    def _refusing(self, remote: Remote, read: Callable[[], _Read]) -> _Read | None:
+        """Returns what `read` returns; ends the run if its messages contain what no worker sends."""
+        try:
+            return read()
+        except Exception as error:
+            self._end_run(
+                f"worker {remote.number} ({remote.name}) sent a message that is none of a worker's: "
+                f"{summary_of(error)}. Its program, or memory, may have been changed."
+            )
+            return None
 
     def _conclude(self, remote: Remote) -> None:
         """Reports the end of a worker when its last message is read."""

@@ -12,7 +12,7 @@ from stoker import errors
 from stoker._engine.activity import NEW_MARK
 from stoker._engine.backend import Failure, UnitReport
 from stoker._engine.machines.agent import TOKEN
-from stoker._engine.machines.batch_link import BatchLink, size_behind
+from stoker._engine.machines.batch_link import MESSAGES, BatchLink, size_behind
 from stoker._engine.messages import (
     Activities,
     Broken,
@@ -25,6 +25,7 @@ from stoker._engine.messages import (
     PoolUse,
     RemoteExited,
     RemoteInspected,
+    RowsWanted,
     SlotGiven,
     SlotWanted,
     ToBridge,
@@ -37,7 +38,11 @@ from stoker._engine.messages import (
 )
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.worker import dumps
+from stoker._engine.transport import leaves
 from stoker._engine.transport.writer import Packed
+
+_OF_SEVERAL = ("rows", "misfit", "short")
+"""Kinds of answers that workers on other machines never give."""
 
 STRANGER = 5.0
 """Seconds that a new connection has to show its token."""
@@ -53,6 +58,16 @@ def shown_by(connection: socket.socket) -> tuple[bytes, bytes]:
     except OSError:
         return b"", b""
     return bytes(shown[:TOKEN]), bytes(shown[TOKEN:])
+
+
+def check(batch: Packed) -> None:
+    """Raises CannotSendError if a leaf of a batch, or its pickle, lies outside of the bytes that the batch takes."""
+    _, used, packed_leaves, pickled, _ = batch
+    places = [leaf[:2] for leaf in leaves.unpack(packed_leaves, MESSAGES.loads)]
+    if not isinstance(pickled, bytes):
+        places.append(pickled)
+    if not all(0 <= begin <= begin + size <= used for begin, size in places):
+        raise errors.CannotSendError(f"a batch of {used} bytes with parts at {places}")
 
 
 class Remote:
@@ -110,7 +125,7 @@ class Remote:
     def connected(self, is_control: bool, connection: socket.socket) -> None:
         """Takes a connection that has shown the token."""
         if is_control:
-            self.control, self.heard = Channel(connection), time.monotonic()
+            self.control, self.heard = Channel(connection, MESSAGES.loads), time.monotonic()
         else:
             self.data = BatchLink(connection)
 
@@ -172,6 +187,7 @@ class Remote:
 
     def _find_memory(self, message: UnitDone) -> bool:
         """Gives the batch that has arrived its memory, or asks for it; returns whether it has some."""
+        check(cast("Packed", message.value))
         slot, size = self._offered.pop(message.unit, None), size_behind(message)
         if slot is not None and size <= slot[2]:
             self._given(slot)
@@ -199,6 +215,8 @@ class Remote:
         if isinstance(message, Broken):
             self._tell(message)
             return
+        if isinstance(message, RowsWanted) or (isinstance(message, UnitDone) and message.kind in _OF_SEVERAL):
+            raise errors.CannotSendError("part of a unit, or several")  # other workers would unpickle a part
         if isinstance(message, UnitDone):
             self._offered.pop(message.unit, None)
             message = self._placed(self._by_our_clock(message))
@@ -220,6 +238,8 @@ class Remote:
             failure = Failure.of(errors.MemoryLimitError(refused), f"for a batch of remote worker {self.number}")
             return message._replace(kind="error", value=dumps(failure))
         if slot is None:
+            if message.kind == "batch" and cast("Packed", message.value)[0] is not None:
+                raise errors.CannotSendError("a batch without bytes in a slot")
             return message
         return message._replace(value=(slot[0], *cast("Packed", message.value)[1:]))
 

@@ -26,7 +26,7 @@ import numpy as np
 from stoker._core.machine.reserve import check, punch
 from stoker._engine.transport import leaves, owned, registered, segments
 from stoker._engine.transport.arena import Board, Slot
-from stoker._engine.transport.leaves import SMALL, Leaf, Opaque
+from stoker._engine.transport.leaves import SMALL, Leaf, Loads, Opaque
 from stoker._engine.transport.owned import Array, Hold, Owned, tensor_over
 from stoker._engine.transport.segments import ArenaFiles, Mapping
 from stoker._engine.transport.writer import Written
@@ -242,8 +242,9 @@ class Reader:
         self.leased_bytes = 0
         self.copied_batches = 0
 
-    def read(self, slot: Slot | None, written: Written) -> Opaque:
-        """Returns the batch. Its large leaves are views of the slot, which is leased until they are gone.
+    def read(self, slot: Slot | None, written: Written, read: Loads = pickle.loads) -> Opaque:
+        """Returns the batch. Its large leaves are views of the slot, which is leased until they are gone. Pickles go
+        through `read`.
 
         Raises:
             MemoryLimitError: the user holds more batches than the system allows mappings, and there is no memory for a
@@ -251,7 +252,7 @@ class Reader:
         """
         self._latest = None
         if slot is None or written.slot is None:
-            return leaves.loads(cast("bytes", written.pickle), ())
+            return leaves.loads(cast("bytes", written.pickle), (), read)
         self._settle()
         assert slot.number not in self._kept, "a slot was written again while a view of it existed"
         mapping = self._map(slot)
@@ -270,7 +271,7 @@ class Reader:
         try:
             for number, leaf in enumerate(written.leaves):
                 if number in written.texts:
-                    read_leaves.append(joined_texts(leaf, written.texts[number]))
+                    read_leaves.append(joined_texts(leaf, written.texts[number], read))
                 elif mapping is None or copies or leaf.size < SMALL:
                     read_leaves.append(_copied(leaf, self._copy(slot, leaf.offset, leaf.size)))
                 else:
@@ -282,7 +283,7 @@ class Reader:
                     if not isinstance(view, np.ndarray):
                         lease.watch_storage(view.untyped_storage())
             where = written.pickle
-            return leaves.loads(where if isinstance(where, bytes) else self._copy(slot, *where), read_leaves)
+            return leaves.loads(where if isinstance(where, bytes) else self._copy(slot, *where), read_leaves, read)
         finally:
             if lease.begun:
                 self._latest = lease
@@ -392,9 +393,11 @@ class Reader:
                         self._returned.append(lease.slot.number)
 
 
-def joined_texts(leaf: Leaf, runs: list[bytes]) -> list[str | bytes] | tuple[str | bytes, ...]:
+def joined_texts(
+    leaf: Leaf, runs: list[bytes], read: Loads = pickle.loads
+) -> list[str | bytes] | tuple[str | bytes, ...]:
     """Returns a column of texts, joined from its runs."""
-    texts = [text for run in runs for text in pickle.loads(run)]
+    texts = [text for run in runs for text in cast("list[str | bytes]", read(run))]
     return tuple(texts) if leaf.dtype == "tuple" else texts
 
 

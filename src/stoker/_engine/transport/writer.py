@@ -7,6 +7,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from pickle import loads as plain_loads
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from stoker._core import native
 from stoker._core.machine.reserve import check
 from stoker._engine.transport import leaves, segments
 from stoker._engine.transport.arena import Slot
-from stoker._engine.transport.leaves import SMALL, Dtype, Leaf, Opaque
+from stoker._engine.transport.leaves import SMALL, Dtype, Leaf, Loads, Opaque
 from stoker._engine.transport.owned import Array
 from stoker._engine.transport.segments import ArenaFiles, Mapping
 
@@ -63,10 +64,10 @@ class Written(NamedTuple):
         return value[1] + (len(value[3]) if isinstance(value[3], bytes) else 0)
 
     @classmethod
-    def unpacked(cls, value: Packed) -> Written:
+    def unpacked(cls, value: Packed, read: Loads = plain_loads) -> Written:
         """Returns the batch from the result of `packed`."""
         slot, used, packed, pickle, texts = value
-        return cls(slot, used, leaves.unpack(packed), pickle, texts)
+        return cls(slot, used, leaves.unpack(packed, read), pickle, texts)
 
 
 def aligned(size: int) -> int:
