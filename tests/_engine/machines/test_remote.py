@@ -123,14 +123,14 @@ def leaf(begin: int, size: int) -> bytes:
     ids=["longer", "before", "elsewhere", "behind", "negative"],
 )
 def test_parts_outside_of_the_batch_are_refused(ends: Ends, leaves: bytes, pickled: object) -> None:
-    ends.remote.pass_on(packed(Unit(8, b"work", (2, 16, 8), (), None)))
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
     with pytest.raises(CannotSendError, match="a batch of 8 bytes with parts at"):
         ends.answers(8, b"12345678", leaves, pickled)
     assert ends.heard() == []
 
 
 def test_parts_within_the_batch_are_taken(ends: Ends) -> None:
-    ends.remote.pass_on(packed(Unit(8, b"work", (2, 16, 8), (), None)))
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
     ends.answers(8, b"12345678", leaf(0, 4), (4, 4))
     assert len(ends.heard()) == 1
 

@@ -6,7 +6,7 @@ import math
 import socket
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import cast, get_args
 
 from stoker import errors
 from stoker._engine.activity import NEW_MARK
@@ -41,8 +41,8 @@ from stoker._engine.process.worker import dumps
 from stoker._engine.transport import leaves
 from stoker._engine.transport.writer import Packed
 
-_OF_SEVERAL = ("rows", "misfit", "short")
-"""Kinds of answers that workers on other machines never give."""
+_WHOLE = get_args(Whole)
+"""Kinds of answers that workers on other machines give: to whole units."""
 
 STRANGER = 5.0
 """Seconds that a new connection has to show its token."""
@@ -215,7 +215,7 @@ class Remote:
         if isinstance(message, Broken):
             self._tell(message)
             return
-        if isinstance(message, RowsWanted) or (isinstance(message, UnitDone) and message.kind in _OF_SEVERAL):
+        if isinstance(message, RowsWanted) or (isinstance(message, UnitDone) and message.kind not in _WHOLE):
             raise errors.CannotSendError("part of a unit, or several")  # other workers would unpickle a part
         if isinstance(message, UnitDone):
             self._offered.pop(message.unit, None)
