@@ -38,7 +38,7 @@ RIVALS = ("torchdata", "grain", "spdl", "simplejpeg", "webdataset", "lightning",
 """Packages, beside those that every measurement needs, on whose versions some depend."""
 
 OTHERS = (
-    *("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "webdataset"),
+    *("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "turboloader", "webdataset"),
     *("s3torchconnector", "MosaicML", "LitData", "Ray Data"),
 )
 """How the names of rivals begin that are not ours. Of ours, no failure is forgiven."""
