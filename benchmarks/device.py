@@ -7,8 +7,8 @@ batch and, behind it, a step of matrix products (or none).
 - `stoker, pin_memory` and `torch, pin_memory`: `batch.to("cuda", non_blocking=True)` in the loop.
 - `torch, prefetcher`: NVIDIA's pattern, in which a class copies the next batch on a side stream while the last one
   computes, with `record_stream`.
-- `DALI` and `turboloader`: `external_source` with worker processes, and `MapDataLoader` with its `CudaPrefetcher`, where
-  they are installed; else that is said. DALI was never run here.
+- `DALI` and `turboloader`, where they are installed: `external_source` with worker processes, and `MapDataLoader` with
+  its `CudaPrefetcher`. The lines of DALI were never run.
 - `bare copy`: from registered memory that is there, on a side stream: the limit.
 
 `GB/s of batches that are there` is that of 16 batches, which the workers had made before the first was taken: the copy
@@ -43,6 +43,7 @@ SPEED = "images/s"
 ROWS, WORKERS, AHEAD = 64, 8, 16
 RIVALS = ("stoker, device=", "stoker, pin_memory", "torch, pin_memory", "torch, prefetcher")
 PACKAGES = {"DALI": "nvidia.dali.plugin.pytorch", "turboloader": "turboloader"}
+COPIED = (*RIVALS, *PACKAGES)
 AUGMENTED = ("on the device", "in the samples", "in the worker, whole batch")
 
 

@@ -8,8 +8,8 @@ and with threads. torch is its loader with torchvision's `ImageFolder` and trans
 that decodes by simplejpeg and resizes by OpenCV, as torchdata's nodes, Grain and SPDL have: the whole photograph is
 decoded, and nothing smooths an image that is made smaller. tf.data and DALI run where `--tensorflow` and `--dali` name
 interpreters that have them, each with its own decoder of a part: without the smoothing, and with it (`antialias`),
-which Pillow, torchvision and Stoker always do. turboloader has one too (`train_aug=True`); it reads a tar file of the
-photographs, with as many threads as there are CPUs, and its batches are float32 from 0 to 1, which it makes of the same bytes.
+which Pillow, torchvision and Stoker always do. turboloader has one too (`train_aug=True`): it reads a tar file of the
+photographs with as many threads as there are CPUs, and its batches are float32 from 0 to 1.
 """
 
 from __future__ import annotations
