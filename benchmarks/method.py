@@ -176,7 +176,7 @@ def _measurement(arguments: dict[str, Any]) -> Figures:
     command = [arguments.pop("python", sys.executable), sys.argv[0], "--measure", json.dumps(arguments)]
     # Else every process would compile Stoker's modules anew, which lie compiled where it is installed as torch is
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    is_ours = not str(arguments.get("rival")).startswith(OTHERS)
+    is_ours = not str(arguments.get("rival", arguments.get("kind"))).startswith(OTHERS)
     for tries_left in reversed(range(TRIES)):
         status, told, errors = _run(command, kept)
         if status is None:
