@@ -41,7 +41,7 @@ RIVALS = (
 """Packages, beside those that every measurement needs, on whose versions some depend."""
 
 OTHERS = (
-    *("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "webdataset", "dataloader-rs"),
+    *("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "turboloader", "webdataset", "dataloader-rs"),
     *("s3torchconnector", "MosaicML", "LitData", "Ray Data"),
 )
 """How the names of rivals begin that are not ours. Of ours, no failure is forgiven."""
@@ -179,7 +179,7 @@ def _measurement(arguments: dict[str, Any]) -> Figures:
     command = [arguments.pop("python", sys.executable), sys.argv[0], "--measure", json.dumps(arguments)]
     # Else every process would compile Stoker's modules anew, which lie compiled where it is installed as torch is
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    is_ours = not str(arguments.get("rival")).startswith(OTHERS)
+    is_ours = not str(arguments.get("rival", arguments.get("kind"))).startswith(OTHERS)
     for tries_left in reversed(range(TRIES)):
         status, told, errors = _run(command, kept)
         if status is None:

@@ -147,12 +147,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         """Returns the image at `index`, which may be negative, and its class index, both after their transforms."""
         path, target = self.samples[index]
         with read_image.named(index, path):
-            if self.decode_device is not None:
-                image: Any = read_image.encoding().encoded(path, self.transform)
-            else:
-                image = path if read_image.takes_path(self.transform, self.loader) else self.loader(path)
-                if self.transform is not None:
-                    image = self.transform(image)
+            image = read_image.image_of(path, self.transform, self.loader, self.decode_device)
             if self.target_transform is not None:
                 target = self.target_transform(target)
         return image, target

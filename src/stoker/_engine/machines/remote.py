@@ -10,7 +10,7 @@ from typing import cast, get_args
 
 from stoker import errors
 from stoker._engine.activity import NEW_MARK
-from stoker._engine.backend import Failure, UnitReport
+from stoker._engine.backend import Failure, UnitReport, Whole
 from stoker._engine.machines.agent import TOKEN
 from stoker._engine.machines.batch_link import MESSAGES, BatchLink, size_behind
 from stoker._engine.messages import (
