@@ -177,6 +177,17 @@ def test_silent_host_is_lost(played: Played, monkeypatch: pytest.MonkeyPatch) ->
     assert played.hears(RemoteExited) == RemoteExited(0, None, 0, 1, "", True)
 
 
+def test_host_that_copies_the_dataset_is_silent_for_longer(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = Agent(played, played.start(0))
+    played.await_(lambda: played.bridge._remotes[0].name)
+    monkeypatch.setattr(bridges, "SILENT", 0.0)
+    ready(played, 1)
+    played.hears(RemoteExited)  # of the second, which has its dataset
+    assert played.bridge._remotes[0].name
+    agent.control.send(Activities(0, 0, 1, 0))
+    assert played.hears(RemoteStartFailed) == RemoteStartFailed(0, "its host is lost (7 on host b (10.0.0.2))")
+
+
 def test_host_that_is_lost_before_its_worker_began_is_replaced(played: Played) -> None:
     first = played.start(0)
     played.report(Ended(first.token, "its node has died", again=True))
@@ -255,6 +266,20 @@ def test_rank_with_another_dataset_ends_after_start_timeout() -> None:
 def test_cluster_that_cannot_be_used_ends_the_run(played: Played) -> None:
     played.report(Unreachable("ConnectionError: no cluster"))
     assert "no cluster" in pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("why", "advice"),
+    [
+        ("RuntimeError: Version mismatch: The cluster was started with: Ray: 2.1", "same versions of Ray and Python"),
+        ("ObjectStoreFullError: Failed to put object", "--object-store-memory"),
+        ("ConnectionError: Could not find any running Ray instance.", "ray start --head"),
+    ],
+)
+def test_advice_fits_the_error_of_ray(played: Played, why: str, advice: str) -> None:
+    played.report(Unreachable(why))
+    text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+    assert why in text and advice in text
 
 
 def test_missing_room_ends_a_run_without_workers() -> None:

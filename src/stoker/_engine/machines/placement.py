@@ -248,7 +248,7 @@ class Placement(threading.Thread):
                 self._ray.get(call)
             except Exception as error:  # of Ray's, or of the agent
                 why = _short(error)
-                again = isinstance(error, self._ray.exceptions.RayActorError)
+                again = isinstance(error, self._ray.exceptions.RayActorError) and not error.actor_init_failed
                 cause = getattr(error, "cause", None)
                 taken, closed = isinstance(cause, PoolTakenError), isinstance(cause, ClosedPortError)
             token = calls[call]
@@ -292,4 +292,6 @@ def _short(error: BaseException) -> str:
     cause = getattr(error, "cause", None)
     shown = cause if isinstance(cause, BaseException) else error
     text = " ".join(str(shown).split())
-    return f"{type(shown).__name__}: {text if len(text) <= TELLING else text[:TELLING] + ' …'}"
+    if len(text) > TELLING:  # the cause is named first or last
+        text = f"{text[: TELLING // 2]} … {text[-TELLING // 2 :]}"
+    return f"{type(shown).__name__}: {text}"
