@@ -32,6 +32,8 @@ from tests.faults.runs import (
 pytestmark = pytest.mark.filterwarnings("ignore::stoker.StokerWarning")
 
 FORKED = BACKENDS["two workers"]
+ALONE = FORKED | {"num_workers": 1}
+"""One worker, without whose replacement no epoch ends."""
 
 
 class TestASecondFault:
@@ -45,7 +47,7 @@ class TestASecondFault:
             born(*arguments)
 
         monkeypatch.setattr(process_setup, "worker", dies)
-        made = loader(Samples({9: Once(first, is_killed)}), **FORKED)
+        made = loader(Samples({9: Once(first, is_killed)}), **ALONE)
         assert indices(story(made)) == CALM and second.exists()
         assert made.report().event_counts == {"death": 2}
 
@@ -58,7 +60,7 @@ class TestASecondFault:
             fork(self, number)
 
         monkeypatch.setattr(zygote.Zygote, "_fork", dies)
-        made = loader(Samples({9: Once(tmp_path / "first", is_killed)}), **FORKED)
+        made = loader(Samples({9: Once(tmp_path / "first", is_killed)}), **ALONE)
         assert indices(story(made)) == CALM and (tmp_path / "second").exists()
         assert made.report().event_counts["helper_death"] == 1
 

@@ -22,6 +22,7 @@ import pytest
 
 import stoker
 from stoker._engine.fork import births, template
+from stoker._engine.serialize import main_module
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,6 +31,20 @@ pytestmark = [
 
 WITHIN = 20
 """Seconds for the end of a process."""
+
+
+@pytest.fixture(autouse=True)
+def few_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out the packages that tests beside this one use: its package names those tests."""
+    named, of_tests = main_module.of_installed_packages, {"hypothesis", "numpy", "pytest", "stoker", "sympy", "torch"}
+
+    def few(*arguments: Any) -> list[str]:
+        return [one for one in named(*arguments) if is_own(one) or one.partition(".")[0] in of_tests]
+
+    def is_own(name: str) -> bool:
+        return name in sys.stdlib_module_names or "pytest-of-" in str(sys.modules[name].__file__)
+
+    monkeypatch.setattr(main_module, "of_installed_packages", few)
 
 
 class Asked:
@@ -53,6 +68,10 @@ def loader_of(dataset: Any, **settings: Any) -> Any:
 def answer(loader: Any) -> Any:
     [[value]] = loader
     return value
+
+
+def draw_of_sympy() -> float:
+    return float(sys.modules["sympy.core.random"].random())
 
 
 def template_of(loader: Any) -> Any:
@@ -204,6 +223,14 @@ def test_workers_do_not_share_random_numbers_of_template() -> None:
     loader = loader_of(Drawn())
     births_ = [answer(loader) for _ in range(3)]
     assert all(len(set(numbers)) == 3 for numbers in zip(*births_, strict=True))
+
+
+def test_forks_of_template_seed_the_generators_of_sympy() -> None:
+    """Which is imported by Lightning, and by what compiles."""
+    sympy = pytest.importorskip("sympy.core.random")
+    loader = loader_of(Asked(draw_of_sympy, module=sympy))
+    assert len({answer(loader) for _ in range(3)}) == 3
+    assert template_of(loader).said() == births.STAYS
 
 
 @pytest.mark.parametrize(

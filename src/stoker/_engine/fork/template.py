@@ -28,8 +28,10 @@ from stoker._engine.fork.zygote import Ends
 from stoker._engine.process import linux, process_setup
 from stoker._engine.serialize.payload import Payload, take_tracker
 
-_OF_TESTS = {"hypothesis"}
-"""Packages with generators of their own, from which no sample draws."""
+_PASSED_OVER = {"hypothesis", "sympy"}
+"""Packages with generators of their own: no sample draws from those of the first, each fork seeds those of the second,
+which Lightning and `torch.compile` import.
+"""
 
 _HARMLESS = {"jemalloc_bg_thd"}
 """Names of native threads whose library restarts them after a fork."""
@@ -98,6 +100,8 @@ class _Template:
             importlib.invalidate_caches()  # modules may have been written since
             if self._reseeds:
                 np.random.seed()
+            if sympy := sys.modules.get("sympy.core.random"):
+                sympy.seed(None)
             return True
         descriptor = os.pidfd_open(pid)
         self._zygotes[descriptor] = pid, answers
@@ -213,12 +217,16 @@ def _survives_forks(known: Collection[int]) -> bool:
 def _has_made_generators() -> bool:
     """Returns whether there is a generator beside those of Python and NumPy, which each fork seeds."""
     own = {id(random._inst), id(np.random.mtrand._rand)}
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in _OF_TESTS:
-            own.update(map(id, vars(module).values()))
     kinds = (random.Random, np.random.Generator, np.random.RandomState)
     made = [one for one in gc.get_objects() if issubclass(type(one), kinds) and id(one) not in own]
-    return any(type(one) is not random.SystemRandom for one in made)
+    return any(type(one) is not random.SystemRandom and not _is_passed_over(one) for one in made)
+
+
+def _is_passed_over(generator: object) -> bool:
+    """Returns whether a module or a class of such a package holds a generator."""
+    holders = [one for one in gc.get_referrers(generator) if type(one) is dict]
+    names = [str(one.get("__name__", one.get("__module__"))) for one in holders]
+    return any(name.partition(".")[0] in _PASSED_OVER for name in names)
 
 
 def _open_descriptors() -> set[int]:
