@@ -290,6 +290,16 @@ def test_missing_room_ends_a_run_without_workers() -> None:
     played.close_all()
 
 
+def test_process_that_does_not_start_is_no_missing_room() -> None:
+    played = Played(local=1, start_timeout=0.0)
+    played.explain = lambda: played.report(Shortage("CPU: 1 each, 2 free of 3", True))  # type: ignore[method-assign]
+    played.start(0)
+    failed = played.hears(RemoteStartFailed)
+    assert isinstance(failed, RemoteStartFailed) and "no room" not in failed.why
+    assert "has not started its process after 0 s (start_timeout): CPU: 1 each, 2 free of 3" in failed.why
+    played.close_all()
+
+
 def test_missing_room_is_reported_and_the_worker_may_come() -> None:
     played = Played(local=1, start_timeout=0.0)
     order = played.start(0)

@@ -181,7 +181,7 @@ def test_cluster_that_is_not_there() -> None:
 
 
 def test_resources_that_are_not_there(cluster: Any) -> None:
-    remote = stoker.Ray(1, address=cluster.address, resources={"none": 2}, start_timeout=1)
+    remote = stoker.Ray(1, address=cluster.address, resources={"none": 2}, start_timeout=5)
     with pytest.raises(WorkerStartError, match=r"none: 2 each, 0 free of 0; . node"):
         next(batches(0, remote))
 
@@ -208,7 +208,7 @@ def test_drained_node_finishes_its_units(cluster: Any) -> None:
 @pytest.mark.long
 def test_machine_joins_where_all_workers_are_busy(cluster: Any) -> None:
     remote = on(cluster.address)
-    dataset = Numbered(slow=0.2)
+    dataset = Numbered(slow=1.0)  # longer than messages take on a busy machine
     with stoker.DataLoader(
         dataset, 6, num_workers="auto", persistent_workers=True, remote=remote, output="numpy"
     ) as loader:

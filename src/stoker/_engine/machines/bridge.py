@@ -263,7 +263,7 @@ class Bridge:
                 case Draining():
                     self._drains(report.nodes)
                 case Shortage():
-                    self._lacks_place(report.text)
+                    self._lacks_place(report)
                 case Ended():
                     self._has_no_actor(report)
 
@@ -312,12 +312,16 @@ class Bridge:
         else:
             self._begin(remote.number, time.monotonic() + self._settings.options.start_timeout)
 
-    def _lacks_place(self, text: str) -> None:
+    def _lacks_place(self, shortage: Shortage) -> None:
         options, now = self._settings.options, time.monotonic()
-        why = (
-            f"Ray has no room for it after {options.start_timeout:g} s (start_timeout): {text}. Ask for fewer workers "
-            "or less for each (stoker.Ray), or add machines"
-        )
+        lacks, advice = "has no room for it", "Ask for fewer workers or less for each (stoker.Ray), or add machines"
+        if shortage.is_free:
+            lacks = "has not started its process"
+            advice = (
+                "Either no node alone has that much free, or the machines are slow to start a process: raise "
+                "start_timeout, and see Ray's logs there (/tmp/ray/session_latest/logs)"
+            )
+        why = f"Ray {lacks} after {options.start_timeout:g} s (start_timeout): {shortage.text}. {advice}"
         late = [remote for remote in self._remotes.values() if remote.is_wanted and now >= remote.until]
         if late and not self._settings.local and not any(remote.is_ready for remote in self._remotes.values()):
             self._end_run(f"none of the {options.num_workers} remote workers could be started: {why}.")
@@ -423,7 +427,7 @@ class Bridge:
         now = time.monotonic()
         if self._address is None and now > self._connects_by:
             self._connects_by = math.inf
-            self._unreachable("it has not answered within start_timeout.")
+            self._unreachable(f"it has not answered for {self._settings.options.start_timeout + CONNECTING:g} s.")
         for number, (at, until) in [*self._again.items()]:
             if now >= at:
                 del self._again[number]
