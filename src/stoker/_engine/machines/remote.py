@@ -85,6 +85,7 @@ class Remote:
         name: its process and host, in words.
         node: the scheduler's name of its machine.
         heard: time of its latest sign of life.
+        beats: whether its agent gives such signs: not while it copies the dataset.
         mark: its place and activity then.
         begun, until: times at which it was placed, and at which it should have started.
         drains: whether the zygote knows that its machine is to be taken away.
@@ -106,7 +107,7 @@ class Remote:
         self.control: Channel[FromAgent] | None = None
         self.data: BatchLink | None = None
         self.name = self.node = ""
-        self.drains = False
+        self.drains = self.beats = False
         self.heard = 0.0
         self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
         self.begun = self.until = 0.0
@@ -146,6 +147,7 @@ class Remote:
                     greeting, self.node = message, message.node
                     self.name = f"{message.pid} on host {message.host} ({message.address})"
                 case Activities():
+                    self.beats = True
                     if message.clock is not None:
                         self._offset = min(self._offset, time.perf_counter() - message.clock)
                     if (message.place, message.activity) != self.mark:
