@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -69,9 +70,17 @@ class Hostile:
 
 PLAIN: list[Any] = [
     {"a": [1, 2.5, None, True, complex(1, 2), b"x", "text", (1,), {2}, frozenset([3]), bytearray(b"y"), slice(1, 2)]},
-    [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), datetime.timedelta(1), Path("a")],
+    [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), ZoneInfo("UTC"), datetime.timedelta(1), Path("a")],
     [collections.OrderedDict(a=1), collections.defaultdict(list, {1: [2]}), collections.Counter("aab")],
-    [decimal.Decimal("0.1"), fractions.Fraction(1, 3), uuid.UUID(int=7), array.array("f", [1]), range(3)],
+    [
+        ValueError,
+        ...,
+        decimal.Decimal("0.1"),
+        fractions.Fraction(1, 3),
+        uuid.UUID(int=7),
+        array.array("f", [1]),
+        range(3),
+    ],
     [collections.UserDict(a=[1]), collections.UserList([1]), collections.deque([1], 2), types.SimpleNamespace(a=1)],
     [np.float32(1), np.bool_(True), np.datetime64("2026-01-01"), np.dtype("f4"), np.float32],
 ]
@@ -146,7 +155,7 @@ def test_error_lists_all_classes_at_once() -> None:
     with pytest.raises(CannotSendError, match=both):
         KnownClasses().loads(data)
     with pytest.raises(CannotSendError, match=both):
-        KnownClasses().check(UnitReport()._replace(since=pickle.dumps(1) + data))
+        KnownClasses().checked(UnitReport()._replace(since=pickle.dumps(1) + data))
     named = map(str, stoker.Ray(1, classes=[Pair, f"{__name__}:Sample"]).classes)
     assert KnownClasses(named).loads(data) == pickle.loads(data)
 
@@ -180,11 +189,38 @@ def test_failure_keeps_a_class_that_is_loaded(tmp_path: Path) -> None:
     assert type(error) is RuntimeError and "OddError" in str(error) and not (tmp_path / "made").exists()
 
 
+def test_failure_is_read_once_whatever_its_class_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A pickle may write attributes of known classes."""
+    failed = dataclasses.replace(
+        Failure.of(OddError("odd"), "in batch 1"), kind=pickle.dumps(Hostile(tmp_path / "made"))
+    )
+    data = pickle.dumps(failed)
+    monkeypatch.setattr(Failure, "__setattr__", lambda *_: None, raising=False)
+    assert "OddError" in str(KnownClasses().failure(data).rebuilt()) and not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("function", [[].append, os.system, eval], ids=["method", "system", "eval"])
+def test_no_error_advises_to_name_what_can_do_anything(function: Any) -> None:
+    with pytest.raises(CannotSendError, match="return plain values") as caught:
+        KnownClasses().loads(pickle.dumps({"a": function}))
+    assert "classes=[" not in str(caught.value)
+
+
+def test_state_of_a_stream_is_pickled_again() -> None:
+    """Those who read it next use plain pickle."""
+    torch = pytest.importorskip("torch")
+    state = pickle.dumps({"row": torch.arange(3)})
+    checked = KnownClasses().checked(UnitReport()._replace(stream_state=state, since=state + pickle.dumps(8)))
+    assert checked.stream_state is not None and checked.since is not None and checked.stream_state != state
+    assert pickle.loads(checked.stream_state)["row"].tolist() == [0, 1, 2]
+    assert checked.since == checked.stream_state + pickle.dumps(8, 5)
+
+
 def test_state_of_a_stream_is_checked(tmp_path: Path) -> None:
     state = pickle.dumps({"row": 7})
-    KnownClasses().check(UnitReport()._replace(stream_state=state, since=state + state))
+    KnownClasses().checked(UnitReport()._replace(stream_state=state, since=state + state))
     with pytest.raises(CannotSendError, match="system"):
-        KnownClasses().check(UnitReport()._replace(since=state + pickle.dumps(Hostile(tmp_path / "made"))))
+        KnownClasses().checked(UnitReport()._replace(since=state + pickle.dumps(Hostile(tmp_path / "made"))))
     assert not (tmp_path / "made").exists()
 
 

@@ -129,6 +129,13 @@ def test_parts_outside_of_the_batch_are_refused(ends: Ends, leaves: bytes, pickl
     assert ends.heard() == []
 
 
+@pytest.mark.parametrize(("dtype", "is_tensor"), [("O", False), ("quint8", True), ("_import_dotted_name", True)])
+def test_leaves_that_are_no_numbers_are_refused(ends: Ends, dtype: str, is_tensor: bool) -> None:
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
+    with pytest.raises(CannotSendError, match=f"a leaf of {dtype}"):
+        ends.answers(8, b"12345678", pack([Leaf(0, 8, is_tensor, dtype, (1,), None, False)]))
+
+
 def test_parts_within_the_batch_are_taken(ends: Ends) -> None:
     ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
     ends.answers(8, b"12345678", leaf(0, 4), (4, 4))

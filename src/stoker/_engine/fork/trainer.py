@@ -28,7 +28,6 @@ from stoker._engine.fork import native_pools
 from stoker._engine.fork.births import Births
 from stoker._engine.fork.zygote_handle import ZygoteHandle, end_all
 from stoker._engine.machines.cluster import Ray
-from stoker._engine.machines.known_classes import KnownClasses
 from stoker._engine.messages import (
     AskPool,
     AskStacks,
@@ -117,7 +116,11 @@ class ProcessBackend(Backend):
     ) -> None:
         self._births = births
         self._cluster = cluster
-        self._known = None if cluster is None else KnownClasses(map(str, cluster.classes))
+        self._known = None
+        if cluster is not None:
+            from stoker._engine.machines.known_classes import KnownClasses
+
+            self._known = KnownClasses(map(str, cluster.classes))
         self._parts = parts
         self._assemble = assemble
         self._workers = workers
@@ -442,10 +445,12 @@ class ProcessBackend(Backend):
         """Handles the answer of a unit."""
         self._life.has_answered = True
         report = UnitReport(*message.report)
-        self._streams.take(message.worker, report)
-        self._units.pop(message.unit, None)
+        known = self._known if self._is_remote(message.worker) else None
         try:
-            answer = answer_of(message, report, self._known if self._is_remote(message.worker) else None)
+            report = report if known is None else known.checked(report)
+            self._streams.take(message.worker, report)
+            self._units.pop(message.unit, None)
+            answer = answer_of(message, report, known)
         except errors.CannotSendError as error:
             self._fatal = error
             return

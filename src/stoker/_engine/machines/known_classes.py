@@ -1,5 +1,6 @@
 """The unpickler of what workers on other machines send: it knows containers, numbers, texts, arrays, tensors, Stoker's
-records, and the classes that the user names or that the first local batch contains. It calls nothing else by name.
+records, and the classes that the user names or that the first local batch contains. It keeps out mistakes and plain
+attacks. It is no sandbox: a pickle may write attributes of known classes, and so make them do other things.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from collections.abc import Iterable
 from typing import cast
 
 from stoker._engine.backend import Failure, UnitReport
+from stoker._engine.transport import leaves
 from stoker._engine.transport.leaves import Loads
+from stoker._engine.transport.owned import Array
 from stoker.errors import CannotSendError
 
 _NUMPY = ("numpy._core.", "numpy.core.")
 _KNOWN = {
-    "builtins": "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple",
+    "builtins": "Ellipsis NotImplemented bool bytearray bytes complex dict float frozenset int list object range set "
+    "slice str tuple",
     "array": "_array_reconstructor array",
     "collections": "Counter OrderedDict UserDict UserList defaultdict deque",
     "copyreg": "_reconstructor",
@@ -33,7 +37,7 @@ _KNOWN = {
     "pathlib": "Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath",
     "pathlib._local": "Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath",
     "random": "Random",
-    "stoker._engine.transport.leaves": "_leaf _small_tensor _untyped_storage",
+    "stoker._engine.transport.leaves": "_leaf _untyped_storage",
     "torch": "Size Tensor device",
     "torch._tensor": "_rebuild_from_type_v2",
     "torch._utils": "_rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter _rebuild_qtensor "
@@ -43,9 +47,13 @@ _KNOWN = {
     "torch.serialization": "_get_layout",
     "types": "SimpleNamespace",
     "uuid": "UUID",
+    "zoneinfo": "ZoneInfo",
     **{f"{core}multiarray": "_reconstruct scalar" for core in _NUMPY},
     **{f"{core}numeric": "_frombuffer" for core in _NUMPY},
 }
+_POWERFUL = {"builtins", "functools", "importlib", "nt", "operator", "os", "posix", "shutil", "subprocess", "sys"}
+"""Modules of functions that nobody should name."""
+
 _ALWAYS = frozenset((module, name) for module, names in _KNOWN.items() for name in names.split())
 
 
@@ -84,25 +92,36 @@ class KnownClasses:
         if not isinstance(failure, Failure):
             raise CannotSendError(f"a worker on another machine sent a {type(failure).__name__} in place of an error")
         kind, instance = self._of_error(failure.kind), self._of_error(failure.instance)
-        failure.kind = kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
-        failure.instance = instance if isinstance(instance, BaseException) else None
+        read: dict[str, object] = {
+            "kind": kind if isinstance(kind, type) and issubclass(kind, BaseException) else None,
+            "instance": instance if isinstance(instance, BaseException) else None,
+        }
+        vars(failure).update(read)  # not by assignment: the class may have been written to
         return failure
 
-    def check(self, report: UnitReport) -> None:
-        """Raises CannotSendError if the state of a stream in a report contains a class that is not known."""
-        for data in (report.stream_state, report.since):
-            if data is not None:
-                file = io.BytesIO(data)
-                while file.tell() < len(data):
-                    self._load(file)
+    def checked(self, report: UnitReport) -> UnitReport:
+        """Returns a report whose states of streams are pickled here, because they are read again by plain pickle.
+
+        Raises:
+            CannotSendError: one contains a class that is not known.
+        """
+        return report._replace(stream_state=self._again(report.stream_state), since=self._again(report.since))
+
+    def _again(self, data: bytes | None) -> bytes | None:
+        if data is None:
+            return None
+        file, written = io.BytesIO(data), b""
+        while file.tell() < len(data):
+            written += pickle.dumps(self._load(file), 5)
+        return written
 
     def _load(self, file: io.BytesIO) -> object:
         begin = file.tell()
         try:
             return _Unpickler(file, self._known).load()
-        except CannotSendError:
+        except CannotSendError as error:
             file.seek(begin)
-            raise _refusal(file, self._known) from None
+            raise _refusal(file, self._known, str(error)) from None
 
     def _of_error(self, data: object) -> object:
         try:
@@ -119,8 +138,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if (module, name) in self._known:
             return super().find_class(module, name)
-        if (module, name) == ("torch.storage", "_load_from_bytes"):
-            return _storage
+        if (replacement := _REPLACED.get((module, name))) is not None:
+            return replacement
         if (found := self._found(module, name)) is None:
             raise CannotSendError(f"{module}:{name}")
         return found
@@ -135,6 +154,9 @@ class _Unpickler(pickle.Unpickler):
                 issubclass(found, (tuple, enum.Enum, BaseException)) or _is_plain(found)
             )
             return found if is_record and found.__module__ == module else None
+        if module == "builtins":
+            found = super().find_class(module, name)
+            return found if isinstance(found, type) and issubclass(found, BaseException) else None
         if module in ("numpy", "numpy.dtypes", "torch", "torch.storage"):
             found = super().find_class(module, name)
             return found if _is_type_of_numbers(found) else None
@@ -175,18 +197,25 @@ class _Nothing:
         return 0
 
 
-def _refusal(file: io.BytesIO, known: set[tuple[str, str]]) -> CannotSendError:
-    """Returns the error for a pickle with what is not known."""
+def _refusal(file: io.BytesIO, known: set[tuple[str, str]], first: str) -> CannotSendError:
+    """Returns the error for a pickle with what is not known, `first` before all."""
     lister = _Lister(file, known)
     with contextlib.suppress(Exception):
         lister.load()
-    names = ", ".join(lister.unknown).replace(":", ".")
+    unknown = lister.unknown or {first: None}
+    names = ", ".join(unknown).replace(":", ".")
     if "cloudpickle." in names or "<locals>" in names:
         return CannotSendError(
             "a worker on another machine sent the code of a class or function, which is not read. Move what is made "
             f"within a function to the top of a module, and name it: remote=stoker.Ray(..., classes=[...]). ({names})"
         )
-    listed = ", ".join(f'"{name}"' for name in lister.unknown)
+    if any(name.partition(":")[0] in _POWERFUL for name in unknown):
+        return CannotSendError(
+            f"a worker on another machine sent {names}, by which a pickle may do anything where it is read. It is not "
+            "read: return plain values, arrays and tensors in batches and in states of streams, not functions, methods "
+            "and what is found by its name."
+        )
+    listed = ", ".join(f'"{name}"' for name in unknown)
     return CannotSendError(
         f"a worker on another machine sent {names}, which this process reads only if it is named, because a class may "
         f"run code when it is read. If your batches, or states of streams, contain it: "
@@ -224,8 +253,33 @@ def _is_type_of_numbers(found: object) -> bool:
     return isinstance(found, (torch.dtype, torch.layout, torch.memory_format, torch.qscheme))
 
 
+def _attribute(owner: object, name: str) -> object:
+    """Stands for `getattr`, by which time zones are rebuilt."""
+    import zoneinfo
+
+    if owner is zoneinfo.ZoneInfo and name == "_unpickle":
+        return zoneinfo.ZoneInfo._unpickle  # type: ignore[attr-defined]
+    raise CannotSendError("builtins:getattr")
+
+
+def _small_tensor(array: Array, dtype: str | None = None, *others: object) -> object:
+    import torch
+
+    if dtype is not None and not isinstance(getattr(torch, dtype), torch.dtype):
+        raise pickle.UnpicklingError(f"torch.{dtype} is no dtype")
+    return leaves._small_tensor(array, dtype, *others)  # type: ignore[arg-type]
+
+
 def _storage(data: bytes) -> object:
     """Returns a storage, read without any class of the user: torch's own reader would call all that it finds."""
     import torch
 
     return torch.load(io.BytesIO(data), weights_only=True)
+
+
+_REPLACED = {
+    ("builtins", "getattr"): _attribute,
+    ("stoker._engine.transport.leaves", "_small_tensor"): _small_tensor,
+    ("torch.storage", "_load_from_bytes"): _storage,
+}
+"""Functions of restricted meaning, in the place of those that a pickle names."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 import time
 from collections.abc import Callable
 from typing import cast, get_args
+
+import numpy as np
 
 from stoker import errors
 from stoker._engine.activity import NEW_MARK
@@ -41,6 +44,9 @@ from stoker._engine.process.worker import dumps
 from stoker._engine.transport import leaves
 from stoker._engine.transport.writer import Packed
 
+_TORCHS = re.compile(r"(bool|bfloat|complex|float|u?int)\w*")
+"""Dtypes of torch that are numbers: no quantized ones."""
+
 _WHOLE = get_args(Whole)
 """Kinds of answers that workers on other machines give: to whole units."""
 
@@ -61,9 +67,15 @@ def shown_by(connection: socket.socket) -> tuple[bytes, bytes]:
 
 
 def check(batch: Packed) -> None:
-    """Raises CannotSendError if a leaf of a batch, or its pickle, lies outside of the bytes that the batch takes."""
+    """Raises CannotSendError if a leaf of a batch, or its pickle, lies outside of the bytes that the batch takes, or if
+    a leaf is not of numbers or texts.
+    """
     _, used, packed_leaves, pickled, _ = batch
-    places = [leaf[:2] for leaf in leaves.unpack(packed_leaves, MESSAGES.loads)]
+    packed_in = leaves.unpack(packed_leaves, MESSAGES.loads)
+    for leaf in packed_in:
+        if not _TORCHS.fullmatch(str(leaf.dtype)) if leaf.tensor else np.dtype(leaf.dtype).hasobject:
+            raise errors.CannotSendError(f"a leaf of {leaf.dtype}")
+    places = [leaf[:2] for leaf in packed_in]
     if not isinstance(pickled, bytes):
         places.append(pickled)
     if not all(0 <= begin <= begin + size <= used for begin, size in places):

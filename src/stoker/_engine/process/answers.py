@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from stoker._engine.backend import Answer, Cost, UnitReport
-from stoker._engine.machines.known_classes import KnownClasses
 from stoker._engine.messages import Delivery
 from stoker._engine.transport.arena import Slot
 from stoker._engine.transport.writer import Packed, Written
+
+if TYPE_CHECKING:
+    from stoker._engine.machines.known_classes import KnownClasses
 
 
 def answer_of(message: Delivery, report: UnitReport, known: KnownClasses | None = None) -> Answer | None:
@@ -24,8 +26,6 @@ def answer_of(message: Delivery, report: UnitReport, known: KnownClasses | None 
     elif kind == "error":
         data = cast("bytes", value)
         value = pickle.loads(data) if known is None else known.failure(data)
-    if known is not None:
-        known.check(report)
     answer = Answer(unit, kind, value, worker, report)
     if seconds and kind == "batch":
         answer.cost = Cost(1, seconds, Written.size_of(cast("tuple[object, Packed]", value)[1]))
