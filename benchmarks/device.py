@@ -7,6 +7,8 @@ batch and, behind it, a step of matrix products (or none).
 - `stoker, pin_memory` and `torch, pin_memory`: `batch.to("cuda", non_blocking=True)` in the loop.
 - `torch, prefetcher`: NVIDIA's pattern, in which a class copies the next batch on a side stream while the last one
   computes, with `record_stream`.
+- `DALI` and `turboloader`, where they are installed: `external_source` with worker processes, and `MapDataLoader` with
+  its `CudaPrefetcher`. The lines of DALI were never run.
 - `bare copy`: from registered memory that is there, on a side stream: the limit.
 
 `GB/s of batches that are there` is that of 16 batches, which the workers had made before the first was taken: the copy
@@ -25,6 +27,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import importlib
 import random
 import statistics
 import time
@@ -32,12 +35,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import method
+import rivals
 from method import Case, Figures, Goal
 
 THERE, RATE, STEP, WRONG = "GB/s of batches that are there", "GB/s beside workers", "ms a step", "wrong batches"
 SPEED = "images/s"
 ROWS, WORKERS, AHEAD = 64, 8, 16
 RIVALS = ("stoker, device=", "stoker, pin_memory", "torch, pin_memory", "torch, prefetcher")
+PACKAGES = {"DALI": "nvidia.dali.plugin.pytorch", "turboloader": "turboloader"}
+COPIED = (*RIVALS, *PACKAGES)
 AUGMENTED = ("on the device", "in the samples", "in the worker, whole batch")
 
 
@@ -49,7 +55,10 @@ def cases(options: argparse.Namespace) -> list[Case]:
         *(
             Case(
                 f"rate, {size} MB",
-                {kind: {"what": "rate", "kind": kind, "size": size, **common} for kind in (*RIVALS, "bare copy")},
+                {
+                    kind: {"what": "rate", "kind": kind, "size": size, **common}
+                    for kind in (*RIVALS, *PACKAGES, "bare copy")
+                },
                 [Goal(THERE, "bare copy", at_least=0.94)],
             )
             for size in (4, 38, 256)
@@ -167,13 +176,45 @@ def loader_of(card: Any, kind: str, rows: Rows, workers: int, **options: Any) ->
 
     if kind == "stoker, device=":
         return stoker.DataLoader(rows, ROWS, num_workers=workers, device="cuda", **options)
+    if kind == "DALI":
+        return by_dali(rows, workers)
+    if kind == "turboloader":
+        from turboloader import CudaPrefetcher, MapDataLoader
+
+        made = MapDataLoader(rows, ROWS, num_workers=workers, collate_fn=torch.utils.data.default_collate)
+        return made if card.name == "cpu" else CudaPrefetcher(made)
     module = stoker if kind.startswith("stoker") else torch.utils.data
     return module.DataLoader(rows, ROWS, num_workers=workers, pin_memory=card.name == "cuda", **options)
 
 
+def by_dali(rows: Rows, workers: int) -> Iterator[Any]:
+    """DALI's batches on the device, of samples from processes of its own."""
+    from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+    @pipeline_def(batch_size=ROWS, num_threads=4, device_id=0, py_num_workers=workers, py_start_method="spawn")
+    def made() -> Any:
+        return fn.external_source(source=DaliRows(rows), parallel=True, batch=False, dtype=types.UINT8).gpu()
+
+    for (batch,) in DALIGenericIterator([made()], ["rows"], size=len(rows)):
+        yield batch["rows"]
+
+
+class DaliRows:
+    """Samples as DALI asks for them."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def __call__(self, sample: Any) -> Any:
+        if sample.idx_in_epoch >= len(self.rows):
+            raise StopIteration
+        return self.rows[sample.idx_in_epoch].numpy()
+
+
 def on_device(card: Any, kind: str, batches: Iterable[Any]) -> Iterator[Any]:
     """Yields batches on the device."""
-    if kind == "stoker, device=":
+    if kind == "stoker, device=" or (kind in PACKAGES and card.name == "cuda"):
         yield from batches
         return
     if kind != "torch, prefetcher":
@@ -222,12 +263,17 @@ def nothing() -> Iterator[None]:
 def measure(
     what: str, kind: str, size: int, batches: int = 0, workers: int = WORKERS, quick: bool = False, fake: bool = False
 ) -> Figures:
+    try:
+        importlib.import_module(PACKAGES.get(kind, "torch"))
+    except ImportError:
+        return {RATE: rivals.NOT_INSTALLED}
     card: Any = Fake() if fake else Gpu()
     workers = min(workers, 2) if fake else workers
     size *= card.unit
     number = 24 if quick else max(24, min(200, (6 << 30) // max(1, size)))
     if what == "rate":
-        figures = {THERE: there(card, kind, size, workers, 3 if quick else 6)}
+        # Of batches that are there: these two make none before they are asked for
+        figures = {} if kind in PACKAGES else {THERE: there(card, kind, size, workers, 3 if quick else 6)}
         if kind != "bare copy":
             figures[RATE] = beside_workers(card, kind, size, workers, number)
         return figures

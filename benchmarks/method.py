@@ -34,11 +34,14 @@ import table
 Figures = dict[str, Any]
 """What a measurement gives: numbers by their names, which hold the unit; a text where there is no number."""
 
-RIVALS = ("torchdata", "grain", "spdl", "simplejpeg", "webdataset", "lightning", "transformers", "accelerate")
+RIVALS = (
+    *("torchdata", "grain", "spdl", "simplejpeg", "webdataset", "lightning", "transformers", "accelerate"),
+    "dataloader_rs",
+)
 """Packages, beside those that every measurement needs, on whose versions some depend."""
 
 OTHERS = (
-    *("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "webdataset"),
+    *("torch", "nodes", "Grain", "SPDL", "tf.data", "DALI", "turboloader", "webdataset", "dataloader-rs"),
     *("s3torchconnector", "MosaicML", "LitData", "Ray Data"),
 )
 """How the names of rivals begin that are not ours. Of ours, no failure is forgiven."""
@@ -176,7 +179,7 @@ def _measurement(arguments: dict[str, Any]) -> Figures:
     command = [arguments.pop("python", sys.executable), sys.argv[0], "--measure", json.dumps(arguments)]
     # Else every process would compile Stoker's modules anew, which lie compiled where it is installed as torch is
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    is_ours = not str(arguments.get("rival")).startswith(OTHERS)
+    is_ours = not str(arguments.get("rival", arguments.get("kind"))).startswith(OTHERS)
     for tries_left in reversed(range(TRIES)):
         status, told, errors = _run(command, kept)
         if status is None:

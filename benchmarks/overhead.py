@@ -9,6 +9,9 @@ that memory, and asks for the next: no order, no account, no lease, no supervisi
 
 Tiny batches: 64 integers, two workers, no pause. What is left is the cost of handing out and handing over.
 
+Two threads, where `dataloader-rs` is installed (Python 3.13): batches of 64 integers, and of 64 rows of an array in
+memory. There its batches are arrays, by `np.array` and `np.stack`, and so are Stoker's. No torch is needed for these.
+
 A loop beside a busy loader: each step is some 20 ms of plain Python, then a batch of 4 MB is asked for, which lies
 ready: its samples come from afar (they wait and compute nothing), so what the step takes longer than alone is what the
 loader takes from the trainer's thread and from its interpreter's lock. `pin_memory=True` is asked for as well; without
@@ -27,6 +30,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import method
@@ -55,16 +59,28 @@ def cases(options: argparse.Namespace) -> list[Case]:
             {rival: {"rival": rival, "steps": 10 if options.quick else 100} for rival in RIVALS},
             [Goal(LONGER, "torch", at_most=1)],
         ),
+        *(
+            Case(
+                f"two threads, {what}",
+                {rival: {"rival": rival, "seconds": seconds, "floats": floats} for rival in (THREADS, RUST)},
+                [Goal("batches/s", RUST, at_least=goal)],
+            )
+            for what, floats, goal in THREADED
+            if find_spec("dataloader_rs")
+        ),
     ]
 
 
 RIVALS = ("stoker", "torch")
-THREADS = "stoker, threads"
+THREADS, RUST = "stoker, threads", "dataloader-rs"
+THREADED = (("64 integers", 0, 0.6), ("64 rows of 2 kB", 512, 0.9), ("64 rows of 48 kB", 12_288, 1.0))
 
 
-def measure(rival: str, batches: int = 0, seconds: float = 0.0, steps: int = 0) -> Figures:
+def measure(rival: str, batches: int = 0, seconds: float = 0.0, steps: int = 0, floats: int | None = None) -> Figures:
     if steps:
         return beside(rival, steps)
+    if floats is not None:
+        return of_arrays(rival, seconds, floats)
     return ready(rival, batches) if batches else tiny(rival, seconds)
 
 
@@ -142,11 +158,29 @@ def bare(sample: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def tiny(rival: str, seconds: float) -> Figures:
-    used = method.cpu_seconds()
     kind, threads = rival.partition(",")[0], {"worker_method": "thread"} if rival == THREADS else {}
-    iterator = iter(method.data_loader(kind)(Repeated(7), batch_size=64, num_workers=2, **threads))
-    for _ in range(WARM_UP):
+    return rate(iter(method.data_loader(kind)(Repeated(7), batch_size=64, num_workers=2, **threads)), seconds)
+
+
+def of_arrays(rival: str, seconds: float, floats: int) -> Figures:
+    import numpy as np
+
+    dataset = Rows(np.random.default_rng(0).random((4096, floats), np.float32)) if floats else Integers()
+    if rival == THREADS:
+        loader = method.data_loader("stoker")(dataset, 64, num_workers=2, worker_method="thread", output="numpy")
+        return rate(iter(loader), seconds)
+    from dataloader_rs import PyDataloader, PyDataset
+
+    kind = type(dataset)
+    own = type("Dataset", (PyDataset,), {"__len__": kind.__len__, "__getitem__": kind.__getitem__})()
+    vars(own).update(vars(dataset))
+    return rate(iter(PyDataloader(own, 64, num_workers=2, collate_fn=np.stack if floats else np.array)), seconds)
+
+
+def rate(iterator: Iterator[Any], seconds: float) -> Figures:
+    for _ in range(WARM_UP * 10):
         next(iterator)
+    used = method.cpu_seconds()
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         next(iterator)
@@ -155,7 +189,7 @@ def tiny(rival: str, seconds: float) -> Figures:
     del iterator
     return {
         "batches/s": count / passed,
-        "CPU-us per batch, all processes": 1e6 * (method.cpu_seconds() - used) / (count + WARM_UP),
+        "CPU-us per batch, all processes": 1e6 * (method.cpu_seconds() - used) / count,
         "MB, all processes": memory / 1e6,
     }
 
@@ -196,6 +230,26 @@ class Waiting:
 
         time.sleep(0.001)
         return np.full(1 << 18, index % 256, np.uint8)
+
+
+class Integers:
+    """A long dataset of its indices. `dataloader-rs` lists them all when it begins."""
+
+    def __len__(self) -> int:
+        return 1 << 24
+
+    def __getitem__(self, index: int) -> Any:
+        return index
+
+
+class Rows(Integers):
+    """A long dataset of the rows of an array."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __getitem__(self, index: int) -> Any:
+        return self.array[index % len(self.array)]
 
 
 class Repeated:

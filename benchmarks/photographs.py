@@ -8,14 +8,18 @@ and with threads. torch is its loader with torchvision's `ImageFolder` and trans
 that decodes by simplejpeg and resizes by OpenCV, as torchdata's nodes, Grain and SPDL have: the whole photograph is
 decoded, and nothing smooths an image that is made smaller. tf.data and DALI run where `--tensorflow` and `--dali` name
 interpreters that have them, each with its own decoder of a part: without the smoothing, and with it (`antialias`),
-which Pillow, torchvision and Stoker always do.
+which Pillow, torchvision and Stoker always do. turboloader has one too (`train_aug=True`): it reads a tar file of the
+photographs with as many threads as there are CPUs, and its batches are float32 from 0 to 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
+import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +33,20 @@ SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 RATE, CPU, MEMORY = "images/s", "CPU-ms per image", "MB, all processes"
 OPENCV = ("torch, simplejpeg", "nodes, processes", "nodes, threads", "Grain", "SPDL, threads", "SPDL, processes")
 TENSORFLOW, DALI = ("tf.data", "tf.data, antialias"), ("DALI", "DALI, antialias")
+TURBO = ("turboloader", "turboloader, antialias")
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
     folder = prepare(options.data, 0)["photographs"]
     how = {"folder": str(folder), "batches": 8 if options.quick else 60}
-    names = ("stoker", "stoker, threads", "torch, Pillow", *OPENCV, *TENSORFLOW, *DALI)
+    names = ("stoker", "stoker, threads", "torch, Pillow", *OPENCV, *TENSORFLOW, *DALI, *TURBO)
     measured: dict[str, dict[str, Any]] = {name: {"rival": name, **how} for name in names}
     for others, python in ((TENSORFLOW, options.tensorflow), (DALI, options.dali)):
         for name in others if python else ():
             measured[name]["python"] = python
     goals = [
         Goal(RATE, "torch, Pillow", at_least=2.7),
-        *(Goal(RATE, name, at_least=1, headline=name in TENSORFLOW) for name in (*OPENCV, *TENSORFLOW, *DALI)),
+        *(Goal(RATE, name, at_least=1, headline=name in TENSORFLOW) for name in (*OPENCV, *TENSORFLOW, *DALI, *TURBO)),
         Goal(MEMORY, "torch, Pillow", at_most=1, headline=False),
     ]
     return [Case("photographs, Stoker's transforms", measured, goals)]
@@ -52,7 +57,7 @@ def measure(rival: str, folder: str, batches: int) -> Figures:
         made = loader(rival, Path(folder), BATCH * (batches + WARM_UP + 8 * WORKERS))
         iterator = iter(made)
         for _ in range(WARM_UP):
-            check(next(iterator))
+            check(next(iterator), "float32" if rival in TURBO else "uint8")
     except ImportError:
         return dict.fromkeys((RATE, CPU, MEMORY), rivals.NOT_INSTALLED)
     began, used = time.perf_counter(), method.cpu_seconds()
@@ -66,12 +71,12 @@ def measure(rival: str, folder: str, batches: int) -> Figures:
     return {RATE: images / seconds, CPU: 1e3 * used / images, MEMORY: memory / 1e6}
 
 
-def check(batch: Any) -> None:
+def check(batch: Any, dtype: str) -> None:
     """Refuses a batch that is not what all rivals are to make."""
     import numpy as np
 
     images = np.asarray(batch if isinstance(batch, np.ndarray) else batch[0])
-    assert images.size == BATCH * SIDE * SIDE * 3 and images.dtype == np.uint8, (images.shape, images.dtype)
+    assert images.size == BATCH * SIDE * SIDE * 3 and images.dtype == dtype, (images.shape, images.dtype)
 
 
 def loader(rival: str, folder: Path, samples: int) -> Any:
@@ -81,6 +86,8 @@ def loader(rival: str, folder: Path, samples: int) -> Any:
         return tf_data.crops(listed(folder, 1), BATCH, WORKERS, SIDE, (SCALE, RATIO), antialias="antialias" in rival)
     if rival.startswith("DALI"):
         return by_dali(listed(folder, 1), antialias="antialias" in rival)
+    if rival in TURBO:
+        return by_turboloader(folder, antialias="antialias" in rival)
     import torch
 
     torch.set_num_threads(1)
@@ -182,6 +189,23 @@ def by_dali(files: list[tuple[str, int]], antialias: bool) -> Any:
             yield images.as_array(), classes.as_array()
 
     return batches()
+
+
+def by_turboloader(folder: Path, antialias: bool) -> Iterator[Any]:
+    """turboloader's fused pass over a tar file of the photographs, which is made once."""
+    from turboloader import DataLoader
+
+    path = folder.with_suffix(".tar")
+    if not path.exists():
+        with tarfile.open(part := path.with_suffix(".part"), "w") as tar:
+            for number, (file, _) in enumerate(listed(folder, 1)):
+                tar.add(file, f"{number:05}.jpg")
+        part.replace(path)
+    how: dict[str, Any] = {"output_format": "pytorch", "train_aug": True, "antialias": antialias}
+    made = DataLoader(str(path), BATCH, image_size=SIDE, shuffle=True, drop_last=True, **how)
+    for epoch in itertools.count():
+        made.set_epoch(epoch)
+        yield from made
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 from method import Case
 
-NAMES = ("nodes", "Grain", "SPDL", "tf.data", "DALI")
+NAMES = ("nodes", "Grain", "SPDL", "tf.data", "DALI", "turboloader")
 Collate = Callable[[Any], Any]
 
 NOT_INSTALLED = "not installed"

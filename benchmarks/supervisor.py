@@ -134,11 +134,11 @@ class Played:
             self._lives[worker] += 1
             self._handle(self._c.Exited(worker, -9, self._idle))  # others make its units
             return
-        if self._slots and unit.slot is None:
+        if self._slots and not unit.slots:
             self._asking = unit.unit
             self._handle(self._c.Heard(worker, self._m.SlotWanted(unit.unit, SIZE, 1, OWN)))
         else:
-            self._answer(worker, unit.unit, unit.slot and unit.slot[0])
+            self._answer(worker, unit.unit, unit.slots[0][0] if unit.slots else None)
         self._submit()
 
     def _answer(self, worker: int, unit: int, slot: int | None) -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All that only a GPU can show, in under 8 minutes: `scripts/gpu.sh [FOLDER]`. It needs a Python with torch for CUDA, NumPy,
-# cloudpickle, pytest and a C compiler; nothing is installed. Each part has its time and its own file in FOLDER
+# cloudpickle, pytest, pytest-timeout and a C compiler; nothing is installed. Each part has its time and its own file in FOLDER
 # (build/gpu), so a part that hangs or fails costs no other. The first parts matter most.
 # A dry run without a GPU: GPU_FAKE=1 scripts/gpu.sh
 set -u

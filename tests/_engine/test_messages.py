@@ -25,7 +25,7 @@ def test_nested_records_survive_the_wire() -> None:
     happened = messages.Happened(1.5, messages.Replaced(end))
     arrived = messages.unpacked(pickle.loads(pickle.dumps(messages.packed(happened), 5)))
     assert type(arrived.incident) is messages.Replaced and arrived.incident.end.position == sample(3)
-    unit = messages.Unit(7, b"", None, [KnownFault(SEVERAL, "death", "")], None)
+    unit = messages.Unit(7, b"", [], [KnownFault(SEVERAL, "death", "")], None)
     arrived = messages.unpacked(pickle.loads(pickle.dumps(messages.packed(unit), 5)))
     assert arrived.known[0].position is not None and arrived.known[0].position.activity is Activity.SEVERAL
 

@@ -109,7 +109,7 @@ class Machine:
 def test_unit_goes_to_a_worker_and_its_answer_to_the_trainer() -> None:
     machine = Machine()
     machine.submit([0])
-    assert machine.sent(0) == [messages.Unit(0, b"work", None, (), None)]
+    assert machine.sent(0) == [messages.Unit(0, b"work", [], (), None)]
     machine.done(0, 0)
     assert machine.of(messages.Delivery) == [(0, "empty", b"", None, 0, tuple(UnitReport(samples=1)), 0.001)]
 
@@ -138,19 +138,22 @@ def submit_run(machine: Machine, first: int, count: int) -> None:
     machine.commands.clear()
 
 
-def run_done(unit: int, made: int, left: int = 0) -> messages.UnitDone:
+def run_done(worker: int, unit: int, made: int) -> list[Heard]:
+    """It answers each of these units."""
     said = tuple(UnitReport(samples=8))
-    batches = [("batch", (None, 0, b"", b"", {}), said) for _ in range(made)]
-    return messages.UnitDone(unit, "run", batches, 0.001, tuple(UnitReport()), 0.001, left)  # type: ignore[arg-type]
+    value = (None, 0, b"", b"", {})
+    answers = [messages.UnitDone(each, "batch", value, 0.001, said, 0.001) for each in range(unit, unit + made)]  # type: ignore[arg-type]
+    return [Heard(worker, answer) for answer in answers]
 
 
-def test_run_goes_to_one_worker_and_comes_back_at_once() -> None:
+def test_run_goes_to_one_worker_and_comes_back_batch_by_batch() -> None:
     machine = Machine(workers=2)
     machine.tell(messages.Submit(0, None, [b"a", b"b"], [], 0))
-    assert machine.sent(0) == [messages.Unit(0, [b"a", b"b"], None, (), None)] and not machine.sent(1)
-    machine.tell(Heard(0, run_done(0, 2)))
-    (delivery,) = machine.of(messages.Delivery)
-    assert delivery[:2] == (0, "run") and len(delivery.value) == 2 and delivery.seconds == 0.001
+    assert machine.sent(0) == [messages.Unit(0, [b"a", b"b"], [], (), None)] and not machine.sent(1)
+    for unit in range(2):
+        machine.tell(*run_done(0, unit, 1))
+        (*_, delivery) = machine.of(messages.Delivery)
+        assert delivery[:2] == (unit, "batch") and delivery.seconds == 0.001
     assert not list(machine._supervisor.outstanding)
 
 
@@ -158,17 +161,17 @@ def test_worker_keeps_the_rest_of_a_run_before_later_units() -> None:
     """Another would get units out of order, and one that waits for memory may wait for that rest."""
     machine = Machine(workers=2)
     submit_run(machine, 0, 2)
-    machine.tell(Heard(0, run_done(0, 2)))  # a quick one: from now on each worker holds two
+    machine.tell(*run_done(0, 0, 2))  # a quick one: from now on each worker holds two
     for first, count in ((2, 4), (6, 2), (8, 2)):
         submit_run(machine, first, count)
     held = machine._supervisor._dispatch.assignments
     assert [run.unit for run in held(0)] == [2, 8] and [run.unit for run in held(1)] == [6]
-    machine.tell(Heard(0, run_done(2, 2, left=2)))
+    machine.tell(*run_done(0, 2, 2))
     assert [run.unit for run in held(0)] == [4, 8]
     machine.tell(Heard(0, messages.SlotWanted(4, 1, 7, 0)))
     assert [message.question for message in machine.sent(0) if isinstance(message, messages.SlotGiven)] == [7]
-    machine.tell(Heard(0, run_done(4, 2)), Heard(0, run_done(8, 2)), Heard(1, run_done(6, 2)))
-    assert [delivery.unit for delivery in machine.of(messages.Delivery)] == [2, 4, 8, 6]
+    machine.tell(*run_done(0, 4, 2), *run_done(0, 8, 2), *run_done(1, 6, 2))
+    assert [delivery.unit for delivery in machine.of(messages.Delivery)] == [2, 3, 4, 5, 8, 9, 6, 7]
     assert not list(machine._supervisor.outstanding)
 
 
@@ -176,7 +179,7 @@ def test_rest_of_a_run_of_a_dead_worker_is_made_again() -> None:
     """Its mark may still name the unit that it has answered last."""
     machine = Machine()
     submit_run(machine, 5, 4)
-    machine.tell(Heard(0, run_done(5, 2, left=2)), Exited(0, -signal.SIGKILL, sample(3), "stack", in_hand=6))
+    machine.tell(*run_done(0, 5, 2), Exited(0, -signal.SIGKILL, sample(3), "stack", in_hand=6))
     (replaced,) = machine.of(messages.Replaced)
     assert replaced.end.unit == 7
     machine.commands.clear()
@@ -184,6 +187,25 @@ def test_rest_of_a_run_of_a_dead_worker_is_made_again() -> None:
     machine.done(0, 7)
     machine.done(0, 8)
     assert [(message.unit, message.work) for message in machine.sent(0)] == [(7, b"work 7"), (8, b"work 8")]
+
+
+def test_slots_of_a_run_come_back() -> None:
+    """Each with its batch, and those of a dead worker's units with its death."""
+    machine = Machine(capacity=4)
+    machine.submit([0])
+    machine.tell(Heard(0, messages.SlotWanted(0, 1, 7, 0)))
+    (given,) = [message.given for message in machine.sent(0) if isinstance(message, messages.SlotGiven)]
+    said, value = tuple(UnitReport()), (given[0], 1, b"", b"", {})
+    machine.tell(Heard(0, messages.UnitDone(0, "batch", value, 0.001, said, 0.001)))  # type: ignore[arg-type]
+    submit_run(machine, 1, 4)
+    machine.tell(messages.Freed([given[0]]))
+    slots = machine._supervisor._slots._slots
+    assert list(slots) == [1, 2, 3] and machine.memory.left == 1
+    value = (slots[1], *value[1:])
+    machine.tell(Heard(0, messages.UnitDone(1, "batch", value, 0.001, said, 0.001)))  # type: ignore[arg-type]
+    assert machine.of(messages.Delivery)[-1].slot[0] == value[0] and list(slots) == [2, 3]
+    machine.tell(Exited(0, -signal.SIGKILL, sample(0), in_hand=2))
+    assert not slots and machine.memory.left == 3
 
 
 def test_run_of_a_dead_worker_is_made_again_one_by_one() -> None:
@@ -214,13 +236,13 @@ def test_stall_within_a_run_names_its_unit() -> None:
 
 
 def test_memory_is_left_for_all_units_of_an_earlier_run() -> None:
-    """The worker may leave them to others one by one, and each needs a slot then."""
+    """Each needs one."""
     machine = Machine(workers=2, capacity=3)
     submit_run(machine, 0, 3)
     machine.submit([3])
     machine.tell(Heard(1, messages.SlotWanted(3, 1, 7, 0)))
     assert not [message for message in machine.sent(1) if isinstance(message, messages.SlotGiven)]
-    machine.tell(Heard(0, run_done(0, 3)))
+    machine.tell(*run_done(0, 0, 3))
     assert [message.question for message in machine.sent(1) if isinstance(message, messages.SlotGiven)] == [7]
 
 
@@ -229,8 +251,8 @@ def test_dropped_run_leaves_nothing() -> None:
     submit_run(machine, 0, 4)
     machine.tell(messages.Drop(4))
     assert machine.sent(0) == [messages.Drop(4)]
-    machine.tell(Heard(0, run_done(0, 2, left=2)), Heard(0, run_done(2, 2)))
-    assert [delivery.kind for delivery in machine.of(messages.Delivery)] == ["dropped", "dropped"]
+    machine.tell(*run_done(0, 0, 4))
+    assert [delivery.kind for delivery in machine.of(messages.Delivery)] == ["dropped"] * 4
     assert not list(machine._supervisor.outstanding)
 
 

@@ -96,8 +96,9 @@ def test_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made == [1]
 
 
-def test_integrated_gpu_pins_nothing() -> None:
-    properties = SimpleNamespace(total_memory=80, is_integrated=1)
+@pytest.mark.parametrize(("kind", "name"), [("cuda", "is_integrated"), ("xpu", "is_integrated_gpu")])
+def test_integrated_gpu_pins_nothing(kind: str, name: str) -> None:
+    properties = SimpleNamespace(total_memory=80, **{name: 1})
     module: Any = SimpleNamespace(get_device_properties=lambda _: properties, Stream=lambda _: object())
-    device = CopyDevice(torch.device("cuda", 0), module)
+    device = CopyDevice(torch.device(kind, 0), module)
     assert not device.pins and not device.registers

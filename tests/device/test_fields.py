@@ -189,3 +189,14 @@ def test_tensors_that_are_no_plain_memory_move_themselves(late: Any) -> None:
     (batch, _) = DataLoader([there, there], 1, device="cuda", collate_fn=lambda samples: samples[0])
     assert batch is there and moved == [((device.device,), {"non_blocking": True})] * 2
     device.finish()
+
+
+def test_tensor_that_requires_a_gradient(late: Any) -> None:
+    """It arrives as `to()` of torch would give it: no parameter, and it requires a gradient."""
+    device = late()
+    collate = lambda rows: {"learned": torch.nn.Parameter(torch.stack(rows)), "fixed": torch.stack(rows)}  # noqa: E731
+    (batch,) = DataLoader([torch.ones(4), torch.ones(4)], 2, collate_fn=collate, device="cuda")
+    device.finish()
+    assert device.holds(batch["learned"]) and type(batch["learned"]) is torch.Tensor
+    assert batch["learned"].requires_grad and batch["learned"].is_leaf and not batch["fixed"].requires_grad
+    assert torch.equal(batch["learned"].detach(), torch.ones(2, 4))

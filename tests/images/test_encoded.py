@@ -15,7 +15,7 @@ pytest.importorskip("PIL")
 import torch
 from PIL import Image
 
-from stoker import DataLoader, ImageFolder, images
+from stoker import DataLoader, ImageFiles, ImageFolder, images
 from stoker import device as operations
 from stoker.errors import BatchError, DeviceError, ImageArgumentError, ImageError, MissingExtraError, StokerWarning
 from stoker.images import encoded, kernel
@@ -108,6 +108,24 @@ def test_batches_on_a_device(folder: Path, late: Any, transform: Any) -> None:
     assert copies["decoded"] == 22 and copies["decoded_by_cpu"] == 4
     assert copies["bytes"] < 200_000 and not copies["seconds"]  # of the bus: files and labels, and no rate of pixels
     assert "22 images were decoded there, but for 4" in str(loader.report())
+
+
+@pytest.mark.parametrize("form", ["paths", "contents"])
+def test_listed_files_are_decoded_on_a_device(folder: Path, late: Any, form: str) -> None:
+    device = late(1)
+    device.decoder = by_pillow
+    paths = sorted(folder.rglob("*.*"))
+    files: Any = paths if form == "paths" else [path.read_bytes() for path in paths]
+    dataset = ImageFiles(files, transform=TRANSFORM, decode_device="cuda")
+    wanted = list(DataLoader(ImageFiles(files, transform=TRANSFORM), 4, seed=3, shuffle=True))
+    seen = []
+    for pixels in DataLoader(pickle.loads(pickle.dumps(dataset)), 4, seed=3, shuffle=True, device="cuda"):
+        device.finish()
+        seen.append(pixels.clone())
+    for pixels, want in zip(seen, wanted, strict=True):
+        assert pixels.shape == want.shape and (pixels.int() - want.int()).abs().max() <= 3
+    with pytest.raises(ImageArgumentError, match="leave loader= out"):
+        ImageFiles(files, loader=len, decode_device="cuda")
 
 
 def test_planted_mistake_is_found(folder: Path, late: Any) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 import stoker
 from stoker._engine.fork.trainer import ProcessBackend
-from stoker._engine.process import worker
 from stoker.loader import unit_queue
 from stoker.loader._epoch import runs
 
@@ -29,12 +28,9 @@ METHODS: dict[str, dict[str, Any]] = {
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a machine may have one CPU
 
 
-@pytest.fixture(autouse=True, params=[worker.EARLY, 60.0], ids=["each", "together"])
-def in_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Whether processes answer with each batch, as they do, or with all of a run."""
+@pytest.fixture(autouse=True)
+def in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "FORCED", 4)
-    monkeypatch.setattr(worker, "EARLY", request.param)
-    return request.param
 
 
 @pytest.fixture(
@@ -113,9 +109,7 @@ class Fed(Drawn):
         return index
 
 
-def test_a_sample_may_wait_for_the_batch_before_it(method: dict[str, Any], in_runs: float) -> None:
-    if in_runs > 1:
-        pytest.skip("not if a process answers with all of a run")
+def test_a_sample_may_wait_for_the_batch_before_it(method: dict[str, Any]) -> None:
     reads, writes = os.pipe()
     try:
         loader = stoker.DataLoader(Fed(reads), **{**method, "num_workers": 1})
@@ -176,7 +170,7 @@ def test_left_out_samples_are_counted_and_reported(method: dict[str, Any]) -> No
 
 
 def test_kept_batches_keep_their_contents(method: dict[str, Any]) -> None:
-    """Batches of a run share a slot: it is written again once none of them is kept."""
+    """Each batch of a run has a slot of its own, which is written again once the batch is not kept."""
     loader = stoker.DataLoader(Wide(), **method)
     kept = [batch for number, batch in enumerate(loader) if number % 3 == 0]
     for _ in loader:
@@ -230,7 +224,6 @@ def test_units_are_single_once_memory_was_short(start: str, monkeypatch: pytest.
 
 
 def test_rest_of_a_slow_run_is_made_next(method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "EARLY", 0.0)
     monkeypatch.setattr("stoker._engine.thread.EARLY", 0.0)
     loader = stoker.DataLoader(Drawn(), shuffle=True, seed=3, **method)
     assert [plain(batch) for batch in loader] == in_process()
@@ -238,7 +231,6 @@ def test_rest_of_a_slow_run_is_made_next(method: dict[str, Any], monkeypatch: py
 
 def test_one_worker_makes_all_samples_in_order(method: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also behind a run that is answered in parts: a dataset may remember its last call."""
-    monkeypatch.setattr(worker, "EARLY", 0.0)
     monkeypatch.setattr("stoker._engine.thread.EARLY", 0.0)
     loader = stoker.DataLoader(Counted(), **{**method, "num_workers": 1})
     assert [call for batch in loader for call in batch.tolist()] == list(range(LENGTH))

@@ -5,6 +5,7 @@ readable when the worker stalls and after its end.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -52,7 +53,10 @@ NEW_MARK = (0, Activity.IDLE)
 
 
 class Mark(Protocol):
-    """Numbers that show a worker's activity: a list, or memory that another process reads."""
+    """Numbers that show a worker's activity: a list, or memory that another process reads.
+
+    In a thread the place may be a function that returns it: nothing is written for each sample then.
+    """
 
     def __getitem__(self, index: int, /) -> int: ...
 
@@ -71,10 +75,12 @@ class Position(NamedTuple):
     place: int = 0
 
     @classmethod
-    def of(cls, place: int, activity: int) -> Position:
+    def of(cls, place: int | Callable[[], int], activity: int) -> Position:
         """Returns the position that a mark's two numbers encode."""
         known = Activity(activity)
-        return cls(known, place if known in (Activity.SAMPLE, Activity.SEVERAL) else 0)
+        if known not in (Activity.SAMPLE, Activity.SEVERAL):
+            return cls(known)
+        return cls(known, place() if callable(place) else place)
 
     @property
     def mark(self) -> int:

@@ -233,7 +233,7 @@ class Failure:
 
     Attributes:
         kind: its class, pickled; the class itself if it stays in the process; or None.
-        instance: the exception, pickled; or None.
+        instance: the exception, pickled; itself if this process has read it; or None.
         text: its type and message.
         traceback: the worker's; empty if the message is complete without it.
         where: place at which it was raised, in words.
@@ -242,7 +242,7 @@ class Failure:
     """
 
     kind: type[BaseException] | bytes | None
-    instance: bytes | None
+    instance: BaseException | bytes | None
     text: str
     traceback: str
     where: str
@@ -274,7 +274,7 @@ class Failure:
     @property
     def known_kind(self) -> type[BaseException] | None:
         """The exception's class, if this process has it."""
-        kind: object = _unpacked(self.kind) if isinstance(self.kind, bytes) else self.kind
+        kind = _unpacked(self.kind)
         return kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
 
     def rebuilt(self) -> BaseException:
@@ -307,12 +307,12 @@ class Failure:
         return error
 
 
-def _unpacked(data: bytes | None) -> object:
-    """Returns the unpickled object, or None if this process cannot unpickle it."""
+def _unpacked(data: object) -> object:
+    """Returns the unpickled object, or None if this process cannot unpickle it; an object that is no pickle itself."""
     import pickle
 
     try:
-        return None if data is None else pickle.loads(data)
+        return pickle.loads(data) if isinstance(data, bytes) else data
     except Exception:  # the user's module or class may raise anything
         return None
 
@@ -460,6 +460,12 @@ class Backend(ABC):
 
     def plain(self, seed: int, place: PlainPlace) -> PlainMaker | None:
         """Returns a maker of batches for the caller's thread, if units need only samples and collation; else None."""
+        return None
+
+    def within_run(self) -> Answer | None:
+        """Returns an answer that has arrived and is not the last of its run, if there is one and nothing else is to be
+        done now; else None.
+        """
         return None
 
     @property

@@ -110,10 +110,6 @@ PlainReport = tuple[
 ]
 """A `UnitReport`, field by field."""
 
-MadeKind = Literal["batch", "error", "empty"]
-Made = tuple[MadeKind, object, PlainReport]
-"""The outcome of one unit of a run: its kind, its value, and the job's report."""
-
 # From the trainer to the supervisor
 
 
@@ -192,12 +188,12 @@ class AskPool(NamedTuple):
 class Unit(NamedTuple):
     """A unit to make, or a `part` of one, and an idle slot for it, if there is one. `known` are its known faults.
     `made` are parts of it that other workers have made: those with a layout lie in the slot. The work of a run is a
-    list, for the units from `unit` on, in order.
+    list, for the units from `unit` on, in order; its first units have a slot each, as far as there are idle ones.
     """
 
     unit: int
     work: bytes | list[bytes]
-    slot: PlainSlot | None
+    slots: Sequence[PlainSlot]
     known: Sequence[KnownFault]
     part: Part | None
     made: Sequence[MadePart] = ()
@@ -250,14 +246,13 @@ class Leaves(NamedTuple):
 
 class SlotWanted(NamedTuple):
     """Requests a slot of `size` for the unit in place of its present one; the worker waits for `SlotGiven`. It has
-    `own` bytes of private memory. Where memory is plentiful, the slot has room for the `wish` of a run.
+    `own` bytes of private memory.
     """
 
     unit: int
     size: int
     question: int
     own: int
-    wish: int = 0
 
 
 class RowsWanted(NamedTuple):
@@ -272,20 +267,19 @@ class RowsWanted(NamedTuple):
     layout: PlainLayout | None = None
 
 
-Kind = Literal["batch", "error", "end", "empty", "run", "rows", "misfit", "short"]
+Kind = Literal["batch", "error", "end", "empty", "rows", "misfit", "short"]
 """The kind of a worker's answer. A "batch", an "error", the "end" of a stream, "empty" if all samples were left out.
-A "run" has a list of `Made`, which may be shorter than the run that was to be made. For part of a unit: "rows", with
-layout, texts and the form of the samples; "misfit" if the results cannot be joined as rows, and "short" if there was no
-memory, with the samples in their place and whether the same holds for all units.
+For part of a unit: "rows", with layout, texts and the form of the samples; "misfit" if the results cannot be joined as
+rows, and "short" if there was no memory, with the samples in their place and whether the same holds for all units.
 """
 
-Delivered = Literal["batch", "error", "end", "empty", "run", "dropped"]
+Delivered = Literal["batch", "error", "end", "empty", "dropped"]
 """The kind of an answer to the trainer: "dropped" if the unit is no longer wanted."""
 
 
 class UnitDone(NamedTuple):
     """The worker has made the unit or its part, in this number of seconds, of which its process used `processor`;
-    `report` is the job's report. Of a run there are units `left`, which it makes next.
+    `report` is the job's report.
     """
 
     unit: int
@@ -294,7 +288,6 @@ class UnitDone(NamedTuple):
     seconds: float
     report: PlainReport
     processor: float
-    left: int = 0
 
 
 class Broken(NamedTuple):
@@ -309,7 +302,7 @@ class Broken(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """The outcome of a unit, or of units of a run, made in this number of `seconds`. Batches lie in the slot."""
+    """The outcome of a unit, made in this number of `seconds`. A batch lies in the slot."""
 
     unit: int
     kind: Delivered

@@ -61,7 +61,6 @@ from stoker._engine.messages import (
     HeldBack,
     LastDeath,
     Leaves,
-    Made,
     NeedsMemory,
     PlainSlot,
     Pulse,
@@ -99,7 +98,6 @@ from stoker._engine.supervision.slot_allocator import SlotAllocator, WorkerMemor
 from stoker._engine.supervision.split_policy import SplitPolicy
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Arena, Board, Slot
-from stoker._engine.transport.writer import Packed
 
 TOLD = (4, 32, 256)
 """Numbers of answers after which the trainer gets the cost of a row and the memory of a unit: the next epoch knows them
@@ -389,10 +387,10 @@ class Supervisor:
         was_unpickling = self._unpickling.pop(number, None) is not None
         self._leaving.pop(number, None)
         runs = self._dispatch.died(number)
-        lost, units = [run.unit for run in runs if not run.is_part], [run.unit for run in runs]
-        self._slots.lost(number, lost)
+        units = [run.unit for run in runs]
         units[:1] = [self._in_hand(unit, in_hand) for unit in units[:1]]
-        lost = [unit for first in lost for unit in self._apart(first)]
+        lost = [unit for run in runs if not run.is_part for unit in self._apart(run.unit)]
+        self._slots.lost(number, lost)
         self._stalls.works_on(number, None, now)
         if worker.retires and not runs:
             self._memory.left(number)
@@ -492,9 +490,9 @@ class Supervisor:
         match message:
             case UnitDone():
                 self._take_answer(number, message)
-            case SlotWanted(unit, size, question, own, wish):
+            case SlotWanted(unit, size, question, own):
                 worker.asked = question
-                self._slots.asked(number, unit, size, own, wish if wish > size else 0)
+                self._slots.asked(number, unit, size, own)
             case RowsWanted(unit, size, question, own, layout):
                 if self._split_units.agrees(unit, layout):
                     slot = self._slots.share(unit, size, number, own)
@@ -512,15 +510,17 @@ class Supervisor:
                 self._out += [Tell(message), Stop()]
 
     def _take_answer(self, number: int, message: UnitDone) -> None:
-        unit, kind, value, seconds, fields, processor, _ = message
+        unit, kind, value, seconds, fields, processor = message
         report = UnitReport(*fields)
         self._answered += 1
         self._alone_since = None
-        if kind == "run":
-            self._take_run(number, message, self._there[number])
-            return
         run = self._dispatch.assignments(number)[0]  # a worker answers its units in the order in which it received them
-        self._dispatch.answered(number, run, seconds)
+        works = self._work.get(unit)
+        if isinstance(works, list) and (rest := works[1:]):  # of a run, which it makes next
+            self._work[unit + 1] = rest
+            self._dispatch.answered(number, run, seconds, left=len(rest))
+        else:
+            self._dispatch.answered(number, run, seconds)
         is_joined = self._split_units.is_joined(unit)
         worker = self._there[number]
         if kind not in ("misfit", "short") and not is_joined:
@@ -542,10 +542,6 @@ class Supervisor:
             self._deliver(number, unit, cast("Delivered", kind), value, report, seconds)
         if self._memory.growth is None:  # it needed no memory for its batch
             self._memory.showed(number, self._facts.own_bytes(number))
-        self._after_answer(number, worker, seconds, report)
-
-    def _after_answer(self, number: int, worker: _Worker, seconds: float, report: UnitReport) -> None:
-        """Looks after a worker that has answered."""
         if self._admission.is_short and not self._dispatch.assignments(number):
             self._send(
                 number, TrimMemory()
@@ -569,30 +565,6 @@ class Supervisor:
         """Returns the unit that a worker had in hand: `in_hand`, if that is one of the run that begins with `unit`."""
         works = self._work.get(unit)
         return in_hand if isinstance(works, list) and unit <= in_hand < unit + len(works) else unit
-
-    def _take_run(self, number: int, message: UnitDone, worker: _Worker) -> None:
-        """Takes the answer to the first units of a run; its worker makes the others next."""
-        first, _, value, seconds, _, processor, _ = message
-        made = cast("list[Made]", value)
-        self._dispatch.answered(number, self._dispatch.assignments(number)[0], seconds / len(made))
-        if left := cast("list[bytes]", self._work[first])[len(made) :]:
-            self._work[first + len(made)] = left
-            self._dispatch.goes_on(number, first + len(made), len(left))
-        reports = [UnitReport(*fields) for _, _, fields in made]
-        samples = sum(report.samples for report in reports)
-        if worker.is_warm:
-            self._split_policy.spent(False, samples, seconds, processor)
-        self._split_policy.learned(samples, seconds)
-        worker.is_warm = True
-        if self._shares is None:
-            self._tell_whether_shared(reports[-1].samples)
-        if self._troubled:
-            for unit in range(first + 1, first + len(made)):
-                self._blame.answered(unit)
-        self._deliver(number, first, "run", made, reports[-1]._replace(samples=samples), seconds)
-        if self._memory.growth is None:  # it needed no memory for its batches
-            self._memory.showed(number, self._facts.own_bytes(number))
-        self._after_answer(number, worker, seconds, UnitReport(samples=samples))
 
     def _conclude(self, unit: int, number: int) -> None:
         """Delivers a shared unit if all its rows are made, or queues it again if one worker has to join them."""
@@ -634,16 +606,12 @@ class Supervisor:
     def _deliver(
         self, number: int, unit: int, kind: Delivered, value: object, report: UnitReport, seconds: float = 0.0
     ) -> None:
-        """Sends the answer of a unit, or of a run, to the trainer."""
+        """Sends the answer of a unit to the trainer."""
         self._work.pop(unit, None)
         if self._troubled:
             self._blame.answered(unit)
         self._streams.take(number, report)
-        if kind == "run":  # the last batch that lies in the slot says how much of it is used
-            in_slot = [made for what, made, _ in cast("list[Made]", value) if what == "batch" and _has_slot(made)]
-            slot = self._slots.answered(unit, "batch", in_slot[-1] if in_slot else (None, 0))
-        else:
-            slot = self._slots.answered(unit, kind, value)
+        slot = self._slots.answered(unit, kind, value)
         if unit < self._dropped_below:
             self._slots.put_back([] if slot is None else [slot.number])
             kind, value, slot = "dropped", None, None
@@ -672,11 +640,12 @@ class Supervisor:
                 parts = ()
             if run.is_part:
                 part = self._split_units.handed_out(run)
+            work, slots = self._work[unit], []
             if part is None and not parts:
-                slot = self._slots.offer(unit)
-            else:  # the rows of a part whose layout is not known may not fit the others
-                slot = self._slots.offer_to_share(unit) if part is None or part[3] is not None else None
-            message = Unit(unit, self._work[unit], slot and _plain_slot(slot), known, part, parts)
+                slots = self._slots.offer(unit, len(work) if isinstance(work, list) else 1)
+            elif part is None or part[3] is not None:  # rows whose layout is not known may not fit the others
+                slots = [slot for slot in (self._slots.offer_to_share(unit),) if slot is not None]
+            message = Unit(unit, work, [*map(_plain_slot, slots)], known, part, parts)
             self._out.append(Send(number, message))
         if admission.refused is not None and not self._is_crowded:
             self._is_crowded = True
@@ -851,10 +820,6 @@ class Supervisor:
 def unpickling(worker: int) -> int:
     """Returns the number that stands for the unpickling of the job by this worker where a stall has a unit: below 0."""
     return -1 - worker
-
-
-def _has_slot(batch: object) -> bool:
-    return cast("Packed", batch)[0] is not None
 
 
 def _plain_slot(slot: Slot) -> PlainSlot:

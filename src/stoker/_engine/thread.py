@@ -202,10 +202,15 @@ class ThreadBackend(Backend):
         assignments = self._dispatch.assignments(worker)
         self._stalls.works_on(worker, assignments[0].unit if assignments else None, time.monotonic())
 
-    def receive(self, timeout: float | None) -> Answer:
+    def within_run(self) -> Answer | None:
         check_owner(self._owner)  # a forked child has none of its parent's threads
-        within = None if self._events else self._answers.within_run()
-        if within is not None and within.unit >= self._dropped_below:
+        while not self._events and (within := self._answers.within_run()) is not None:
+            if within.unit >= self._dropped_below:
+                return within
+        return None
+
+    def receive(self, timeout: float | None) -> Answer:
+        if (within := self.within_run()) is not None:
             return within
         until = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -235,11 +240,10 @@ class ThreadBackend(Backend):
     def _end_run(self, answer: Answer, end: _RunEnd) -> None:
         """Hands out what comes behind a run, unless its thread has a rest of it."""
         first, made, seconds = end
-        self._dispatch.answered(answer.worker, Assignment(first), seconds / made)
         self._stalls.answered(first)
         if left := self._runs.pop(first, ())[made:]:
             self._runs[first + made] = left
-            self._dispatch.goes_on(answer.worker, first + made, len(left))
+        self._dispatch.answered(answer.worker, Assignment(first), seconds / made, made, len(left))
         answer.cost = Cost(made, seconds)
         self._note_work(answer.worker)
         self._hand_out()

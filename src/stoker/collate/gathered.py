@@ -55,7 +55,6 @@ class Gathered:
     Args:
         dataset: has `__getitem__`, with which batches are compared.
         source: gathers for the dataset.
-        output: the kind of leaves.
 
     Attributes:
         trouble: the last error of the dataset's gather methods. If the samples of that batch can be fetched one by

@@ -214,7 +214,6 @@ def parts_of(batch: Sequence[Any]) -> list[Any]:
     """Returns arrays over the samples' memory, or tensors if NumPy cannot hold one; shapes differ in dimension 0 only.
 
     Raises:
-        BatchError: a value is a single number, or shapes differ in other dimensions.
         LeafTypeError: a value holds no numbers.
     """
     parts = [_part(value, batch) for value in batch]

@@ -24,7 +24,6 @@ def unequal_shapes(batch: Sequence[Any], advice: str | None = None) -> BatchErro
     """Returns the error for arrays or tensors of different shapes.
 
     Args:
-        batch: the arrays or tensors.
         advice: what to change; None to name a padding collator that accepts them.
     """
     shapes = [tuple(leaf.shape) for leaf in batch]

@@ -105,7 +105,6 @@ def collated(options: PadCollator, batch: Sequence[Any], sizes: Sizes) -> Any:
 
     Args:
         options: how fields are padded.
-        batch: the samples.
         sizes: lengths of the first dimension of some fields, ascending: the least that fits is taken.
     """
     padding = _Padding(options, sizes)
@@ -120,11 +119,7 @@ def masks_beside(fields: dict[Any, Any], suffix: Callable[[Any], str | None]) ->
     """Returns the collated fields of a mapping with each `Padded` as two: its values, and its mask.
 
     Args:
-        fields: the fields by their keys.
         suffix: returns what is added to a field's key to name its mask.
-
-    Raises:
-        BatchError: there is a field of this name.
     """
     beside = dict(fields)
     for key, value in fields.items():
@@ -367,7 +362,6 @@ class ListedNumbers(NamedTuple):
 
     Attributes:
         values: of the first list, then of the second, and so on: int64 or float64.
-        lengths: of the lists.
     """
 
     values: Array

@@ -20,7 +20,6 @@ def is_awaited(dataset: Any, batched: bool) -> bool:
     is an `async def`, or is Stoker's or torch's and passes on samples of such a dataset.
 
     Args:
-        dataset: by index.
         batched: whether batches are fetched, by `__getitems__` if the dataset has one of its own.
     """
     whole = batched_by(dataset) if batched else None

@@ -214,7 +214,6 @@ class FileStore(Store):
 
     Raises:
         ValueError: the slots alone take more than `limit`.
-        OSError: the file cannot be created or read.
     """
 
     def __init__(self, folder: str, identity: object, slots: int, limit: int | None) -> None:
@@ -308,13 +307,9 @@ def _opened(path: str, flags: int, mode: int = 0o666, folder: int | None = None)
     """Opens a file, and nothing else that may lie in its place: opening a FIFO would wait for another process.
 
     Args:
-        path: of the file.
         flags: of `os.open`.
         mode: of a new file.
         folder: the descriptor of its folder, if that is open.
-
-    Raises:
-        OSError: the file cannot be opened, or is none.
     """
     descriptor = os.open(path if folder is None else os.path.basename(path), flags | os.O_NONBLOCK, mode, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -324,11 +319,7 @@ def _opened(path: str, flags: int, mode: int = 0o666, folder: int | None = None)
 
 
 def _check_owner(path: str, status: os.stat_result) -> None:
-    """Checks that no other user may have written a file, or may exchange what is in a folder.
-
-    Raises:
-        FolderOwnerError: another user may have.
-    """
+    """Checks that no other user may have written a file, or may exchange what is in a folder."""
     shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISDIR(status.st_mode)
     if status.st_uid not in (os.geteuid(), 0) or shared:
         raise FolderOwnerError(

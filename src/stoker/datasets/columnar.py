@@ -123,11 +123,7 @@ class Columns(Sequence[Row], Generic[Row]):
     def __getitem__(self, index: slice) -> Columns[Row]: ...
 
     def __getitem__(self, index: int | slice) -> Row | Columns[Row]:
-        """Returns one row, or the rows of a slice as a view.
-
-        Raises:
-            IndexError: `index` is beyond either end.
-        """
+        """Returns one row, or the rows of a slice as a view."""
         if isinstance(index, slice):
             return Columns(self._form, self._stores, self._rows[index])
         try:
@@ -138,12 +134,7 @@ class Columns(Sequence[Row], Generic[Row]):
         return joined
 
     def __getitems__(self, indices: Sequence[int] | Array) -> list[Row]:
-        """Returns the rows at `indices`, in that order, at a fraction of the cost of reading them one by one.
-
-        Raises:
-            IndexError: an index is beyond either end.
-            TypeError: an index is not an integer.
-        """
+        """Returns the rows at `indices`, in that order, at a fraction of the cost of reading them one by one."""
         places = np.asarray(indices)
         if places.size == 0:
             return []
@@ -173,11 +164,7 @@ class Columns(Sequence[Row], Generic[Row]):
         return [store.array for store in self._stores if isinstance(store, NumberColumn) and store.mask is None]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Returns the rows as `numpy.asarray` would make them of a list; numbers without a Python object for each.
-
-        Raises:
-            ValueError: `copy` is False: the rows are always copied.
-        """
+        """Returns the rows as `numpy.asarray` would make them of a list; numbers without a Python object for each."""
         if copy is False:
             raise ValueError("the rows of Columns cannot become an array without a copy")
         arrays = self._arrays()

@@ -27,9 +27,6 @@ def become_stream(dataset: Any, form: type[Stream[Any]]) -> None:
     Args:
         dataset: an instance of the first base of `form`.
         form: a subclass of that class and of `Stream`.
-
-    Raises:
-        TypeError: the dataset belongs to a user's subclass, whose class would be lost.
     """
     if isinstance(dataset, form):
         return
@@ -57,11 +54,7 @@ def checked(dataset: Any, where: str) -> Any:
 
 
 def absolute(index: Any, length: int) -> int:
-    """Returns the index counted from the start; a negative index counts from the end.
-
-    Raises:
-        IndexError: the index is out of range.
-    """
+    """Returns the index counted from the start; a negative index counts from the end."""
     place = operator.index(index)
     if not -length <= place < length:
         raise IndexError(f"index {place} is outside of a dataset of {length} samples")
@@ -69,12 +62,7 @@ def absolute(index: Any, length: int) -> int:
 
 
 def positive(number: Any, name: str) -> int:
-    """Returns the number as a positive integer.
-
-    Raises:
-        TypeError: the number is not an integer.
-        ValueError: the number is 0 or negative.
-    """
+    """Returns the number as a positive integer."""
     if not hasattr(number, "__index__") or isinstance(number, bool):
         raise TypeError(f"{name} is {number!r}, expected an integer")
     if operator.index(number) < 1:

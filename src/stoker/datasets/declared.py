@@ -29,11 +29,7 @@ _KNOWN = {
 
 
 def declared(dataset: Any) -> bool | None:
-    """Returns the value of `shards_itself` of a dataset or its class; None if it is not set.
-
-    Raises:
-        TypeError: the attribute is neither True, False nor None.
-    """
+    """Returns the value of `shards_itself` of a dataset or its class; None if it is not set."""
     if not hasattr(type(dataset), "shards_itself") and "shards_itself" not in getattr(dataset, "__dict__", ()):
         return None
     declaration = dataset.shards_itself
@@ -63,7 +59,6 @@ def streams_in(dataset: Any, declared_too: bool = False) -> list[Any]:
     """Returns the streams that give a dataset its samples: itself, or those inside a combinator of Stoker.
 
     Args:
-        dataset: any dataset.
         declared_too: whether to look into combinators that declare whether they share themselves out.
     """
     if not is_ours(type(dataset)) or (not declared_too and declared(dataset) is not None):

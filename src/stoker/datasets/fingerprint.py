@@ -76,7 +76,6 @@ def added(sample: Any, mark: int, others: list[Any] | None = None) -> int:
     """Returns the checksum of a sample and of those before it.
 
     Args:
-        sample: any value.
         mark: the checksum of the samples before it.
         others: receives the objects in the sample of which only the attributes are checked.
     """

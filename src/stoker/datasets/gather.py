@@ -153,12 +153,7 @@ def row_layout(rows: Any) -> Any:
 
 
 def gather_rows(rows: Any, indices: Indices, out: Any) -> None:
-    """Writes rows of an array or tensor into one of the same kind.
-
-    Raises:
-        IndexError: an index is out of range.
-        ValueError: the shapes of the rows differ.
-    """
+    """Writes rows of an array or tensor into one of the same kind."""
     rows, out = _as_array(rows), _as_array(out)
     if out.shape[1:] != rows.shape[1:]:  # else NumPy would broadcast
         raise ValueError(f"a row of shape {rows.shape[1:]} does not fit one of {out.shape[1:]}")
@@ -339,10 +334,8 @@ def gather_parts(datasets: Sequence[Any], which: Indices, local: Indices, out: A
     """Makes each dataset write its part of a batch, unless each part would be only a few samples.
 
     Args:
-        datasets: all of one layout.
         which: for each sample of the batch, the number of the dataset that holds it.
         local: its index in that dataset.
-        out: the batch.
 
     Returns:
         None; or `NotImplemented`, and `out` may then have any content.

@@ -58,10 +58,7 @@ class MixDataset(Dataset[T_co]):
     stop: str
 
     def __init__(
-        self,
-        datasets: Sequence[Any],
-        weights: Sequence[float],
-        stop: Literal["first", "drop", "repeat"] = "first",
+        self, datasets: Sequence[Any], weights: Sequence[float], stop: Literal["first", "drop", "repeat"] = "first"
     ) -> None:
         if not isinstance(datasets, (list, tuple)):
             raise TypeError(f"MixDataset(datasets, weights): datasets is a {type(datasets).__name__}, expected a list")

@@ -150,9 +150,6 @@ class Positions:
     Args:
         state: the result of `since`.
 
-    Attributes:
-        calls: the number of calls.
-
     Raises:
         StateFormatError: `state` is not a result of `since`.
     """

@@ -56,12 +56,8 @@ def recorded(sample: Any, number: int, plain: bool = True) -> bytes:
     """Returns the record of a sample.
 
     Args:
-        sample: any object.
         number: of the sample, for the error.
         plain: whether the format without pickle is used where it can hold the sample.
-
-    Raises:
-        TypeError: the sample is no plain data, and cannot be pickled.
     """
     if plain:
         with contextlib.suppress(_NotPlain, RecursionError):
@@ -87,11 +83,7 @@ def is_pickle(record: bytes) -> bool:
 
 
 def sample_of(record: bytes, number: int | None) -> Any:
-    """Returns the sample, or another cached object, from its record.
-
-    Raises:
-        RuntimeError: the record cannot be read.
-    """
+    """Returns the sample, or another cached object, from its record."""
     if not is_pickle(record):
         try:
             return _SampleReader(record).value()
@@ -275,7 +267,6 @@ def _fits_json(value: Any, inside: set[int], levels: int) -> bool:
     """Returns whether JSON gives a value back as it is.
 
     Args:
-        value: of the sample.
         inside: where lists, dicts and long texts are added; none of them may occur twice.
         levels: of lists and dicts in the value, at most.
     """

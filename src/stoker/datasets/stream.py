@@ -194,11 +194,7 @@ def parts(state: State | None, name: str, number: int) -> list[State | None]:
 
 
 def same_settings(state: State | None, settings: State) -> None:
-    """Checks that a state was taken with these settings, as far as it names them.
-
-    Raises:
-        StateMismatchError: the state has other settings, so the order of samples would change.
-    """
+    """Checks that a state was taken with these settings, as far as it names them."""
     saved = {name: state[name] for name in settings if state is not None and name in state}
     if any(saved[name] != settings[name] for name in saved):
         raise StateMismatchError(f"the state is of another order, {saved}: here is {settings}")

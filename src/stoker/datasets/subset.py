@@ -102,9 +102,7 @@ def _chosen(indices: Any, places: Indices) -> Indices | None:
 
 
 def random_split(
-    dataset: Any,
-    lengths: Sequence[int | float],
-    generator: torch.Generator | np.random.Generator | None = None,
+    dataset: Any, lengths: Sequence[int | float], generator: torch.Generator | np.random.Generator | None = None
 ) -> list[Subset[Any]]:
     """Splits a dataset at random into disjoint subsets.
 

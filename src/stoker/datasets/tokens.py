@@ -168,11 +168,7 @@ class TokenWindows(Dataset[tuple[Any, ...]]):
 
 
 def _mapped(path: str, file_dtype: Any) -> Array:
-    """Maps a file of tokens.
-
-    Raises:
-        ArrayFileError: it is empty or truncated.
-    """
+    """Maps a file of tokens."""
     try:
         return np.load(path, mmap_mode="r") if path.endswith(".npy") else np.memmap(path, file_dtype, "r")
     except (ValueError, EOFError) as error:
@@ -209,7 +205,6 @@ class WindowStarts:
     """The first token of each window. Immutable and thread safe.
 
     Args:
-        tokens: their number.
         length: of x; a window has one token more, for y.
         stride: the distance between two windows.
         documents: where documents begin, ascending; windows are cut in each of them alone. None for one document.
@@ -253,7 +248,6 @@ def checked_documents(documents: Any, boundaries: str, tokens: int) -> Array | N
     """Returns where documents begin, as int64, without empty documents; None if windows take no notice of them.
 
     Raises:
-        TypeError: the places are not integers.
         ValueError: `boundaries` is unknown or does not fit `documents`; the first place is not 0, the places do not
             ascend, or one is behind the tokens.
     """

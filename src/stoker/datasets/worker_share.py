@@ -29,8 +29,6 @@ class WorkerShare(Stream[Any]):
 
     Args:
         dataset: the stream. A copy of it is read, so that the test leaves no trace in it.
-        num_shards: the number of workers.
-        index: the number of this worker.
     """
 
     _in_step = True
@@ -57,11 +55,6 @@ class DeclaredShard(Stream[Any]):
     """The shard of a stream whose class declares that its `shard` is meant for the loader.
 
     If the shard calls `get_worker_info()` nevertheless, the loader guesses that it does not divide itself further.
-
-    Args:
-        dataset: the stream.
-        num_shards: the number of workers.
-        index: the number of this worker.
     """
 
     _in_step = True

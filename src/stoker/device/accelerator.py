@@ -133,7 +133,7 @@ _USES_HOST_PAGE_TABLES = 100
 
 def _shares_memory(device: Any, properties: Any) -> bool:
     """Whether a GPU reads the host's memory as its own (GB10, GH200): pinned memory would gain nothing."""
-    if getattr(properties, "is_integrated", False):
+    if getattr(properties, "is_integrated", False) or getattr(properties, "is_integrated_gpu", False):  # CUDA's, XPU's
         return True
     if device.type != "cuda":
         return False

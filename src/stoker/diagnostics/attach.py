@@ -19,7 +19,7 @@ from stoker.diagnostics.composition.order_hooks import OrderHooks
 from stoker.diagnostics.loader_hooks import MEASURED, TORCHDATA, LoaderHooks
 from stoker.diagnostics.profile.jpeg_decoding import measure_decoding
 from stoker.diagnostics.recorder import Recorder, say
-from stoker.diagnostics.worker_hooks import MADE, WorkerHooks
+from stoker.diagnostics.worker_hooks import MADE
 from stoker.errors import InstallError
 
 FOLDER = "STOKER_RUN_FOLDER"
@@ -61,17 +61,16 @@ def attach() -> None:
     if os.environ.get(PROFILE):
         hooks = _profiling_hooks(recorder)
     hooks.observe()
-    actions: dict[str, Callable[[ModuleType], None]] = {
-        name: functools.partial(_measure, hooks, name) for name in MEASURED
-    }
+    actions: dict[str, Callable[[ModuleType], None]] = dict.fromkeys(MEASURED, lambda it: hooks.measure(it.__name__))
     if os.environ.get(ENGINE) == "stoker":
         actions["torch.utils.data.dataloader"] = functools.partial(_install_at_first_loader, hooks)
         actions[TORCHDATA] = functools.partial(_measure_if_installed, hooks)
     if hooks.workers is not None:
-        actions |= {name: functools.partial(_measure_workers, hooks.workers, name) for name in MADE}
+        measure = hooks.workers.measure
+        actions |= dict.fromkeys(MADE, lambda it: measure(it.__name__))
         actions["PIL.JpegImagePlugin"] = functools.partial(measure_decoding, recorder)
         atexit.register(hooks.faults.ended)  # before the last flush, which is registered earlier
-    actions["stoker.loader.dataloader"] = functools.partial(_note_makers, hooks)
+    actions["stoker.loader.dataloader"] = lambda it: hooks.note_makers(it.__name__)
     for name in list(actions):
         if name in sys.modules:
             actions.pop(name)(sys.modules[name])
@@ -117,21 +116,9 @@ def _override(text: str | None) -> Callable[[Any, str], None] | None:
     return Override.of_text(text)
 
 
-def _measure(hooks: LoaderHooks, name: str, module: ModuleType) -> None:
-    hooks.measure(name)
-
-
-def _note_makers(hooks: LoaderHooks, module: ModuleType) -> None:
-    hooks.note_makers(module.__name__)
-
-
 def _measure_if_installed(hooks: LoaderHooks, module: ModuleType) -> None:
     if hooks.measures("torch.utils.data.dataloader"):
         hooks.measure(TORCHDATA)
-
-
-def _measure_workers(hooks: WorkerHooks, name: str, module: ModuleType) -> None:
-    hooks.measure(name)
 
 
 def _install_at_first_loader(hooks: LoaderHooks, module: ModuleType) -> None:

@@ -54,7 +54,6 @@ def batch_making(works: Sequence[Sequence[MadeBatch]], begun: Sequence[float]) -
 
     Args:
         works: of each epoch the batches of the workers that it started.
-        begun: when each epoch begun.
     """
     made = [work for one in works for work in one]
     if len(made) < ENOUGH:

@@ -37,7 +37,6 @@ class ProgramFigures:
     """The medians of a program's runs.
 
     Attributes:
-        program: its name.
         images_per_second: behind the first batch.
         first_batch_seconds: from the loader to its first batch.
         cpu_seconds_per_1000: processor time of all processes for 1,000 images.
@@ -112,15 +111,10 @@ def make_pictures(folder: Path, count: int, on_progress: Callable[[int, int], ob
 
     Args:
         folder: is made if it does not exist.
-        count: of pictures.
         on_progress: is called with the number of pictures that are there, and of all.
 
     Returns:
         The bytes of all.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
-        OSError: a file cannot be written.
     """
     try:
         from PIL import Image
@@ -199,8 +193,6 @@ class PillowFolder:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        import numpy as np
-
         path, label = self.samples[index]
         return np.array(random_crop(path)), label
 

@@ -304,7 +304,6 @@ class _SamplerClock(Observer):
     """Does what another observer does, and times the samplers of the epochs that begin.
 
     Args:
-        inner: the other one.
         add: is given seconds.
     """
 

@@ -37,7 +37,6 @@ class EpochSpans:
     Attributes:
         begun: `iter(loader)` was called.
         ready: it returned.
-        spans: in order.
     """
 
     begun: float
@@ -56,7 +55,6 @@ class MeasuredLoader:
 
     Attributes:
         about: settings, engine, `site` (the line that iterates), `pid`, `rank`.
-        epochs: in order.
         made: how many loaders there were.
         works: batches made, of each epoch that started workers a list. Of many, a part.
         sizes: bytes of some batches.
@@ -100,7 +98,6 @@ class MeasuredLoader:
         Args:
             samples: of the processes, from which CPU time and memory during the epochs follow. Without them the times
                 of batches in workers are left out, too.
-            gpus: samples of the GPUs.
         """
         waited = first = steady_waited = steady = spent = cpu = used = idle = ends = 0.0
         batches = count = 0
@@ -146,11 +143,8 @@ class LoaderSummary:
     """The sums of a loader. Times are in seconds, memory in bytes.
 
     Attributes:
-        about: settings of the loader.
         made: loaders that were summed up.
         epochs: passes that were begun.
-        batches: received.
-        samples: received.
         spent: from each `iter(loader)` to the last batch of that epoch; if it `restarts`, from the first `iter(loader)`
             to the last batch of all.
         waited: of it, inside the loader.
@@ -159,7 +153,6 @@ class LoaderSummary:
         steady_waited: of it, inside the loader.
         cpu: CPU-seconds of all processes of the program meanwhile.
         peak: most proportional memory of all processes of the program meanwhile; 0 if unknown.
-        restarts: as in `MeasuredLoader`.
         making: times of batches in the processes that made them; None if they are not known.
         machine: share of the machine's CPUs, as far as this program may run on them, that was in use meanwhile by all
             programs; None if it is not known.
@@ -221,12 +214,8 @@ class Measurements:
 
     Attributes:
         begun, until: when the program was started, and when it had ended or was looked at last.
-        samples: of its processes.
         gpus: samples of the GPUs that it may use.
-        memory: of each of its processes.
-        faults: that belong to no loader.
         cpu: CPU-seconds of the whole program, known at its end.
-        interrupted: whether Ctrl-C ended it.
         lost: whether the records were deleted meanwhile, as by a program that cleans `$TMPDIR`.
         enough: when a limit of batches was reached; None without one.
     """
@@ -385,9 +374,6 @@ def write_trace(known: Measurements, path: str) -> None:
     Each loader is a track, on which waiting for a batch and the step with it follow each other, within an epoch.
     Memory and processes are counters. Times are microseconds after `baseTimeNanoseconds`, as torch.profiler writes
     them.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     base = known.begun
     trace = {

@@ -29,7 +29,6 @@ class TreeSample:
         time: seconds of `time.perf_counter()`.
         cpu: CPU-seconds of all processes seen so far, those that have ended included.
         memory: proportional memory in bytes (a shared page is counted once) when it was last read; 0 if unknown.
-        processes: how many there are.
         read: when the memory was read last; 0 for `time`.
         used: seconds that the CPUs that this process may use were in use, by any program; 0 if unknown.
         idle: seconds that they were idle.
@@ -50,10 +49,6 @@ class ProcessTree:
     Args:
         root: pid of the first of them.
         share: of one CPU that reading the memory may take.
-
-    Attributes:
-        samples: in order.
-        memory: of each process.
     """
 
     def __init__(self, root: int, share: float = SHARE) -> None:

@@ -124,10 +124,7 @@ class Recorder:
         """Records that an epoch has begun: `iter(loader)` was called at `begun` and returned at `ready`.
 
         Args:
-            loader: of the program.
-            site: the line that iterates.
             begun, ready: times.
-            engine: under the loader.
             mark: of the epoch in the records of workers.
             made_at: the line that made the loader.
         """

@@ -51,7 +51,6 @@ def growth_curves(known: Measurements, loaders: Sequence[MeasuredLoader], times:
     """Returns the workers' own memory over time, by the number of the loader whose workers grow.
 
     Args:
-        known: the run.
         loaders: those of the page.
         times: seconds from the beginning of the run.
     """
@@ -140,8 +139,6 @@ class WorkerGrowth:
     """Workers whose memory grows steadily.
 
     Attributes:
-        loader: its name.
-        workers: at once.
         rate: bytes per second of use, of all workers together.
         seconds: of use in which it was seen.
         cause: "kept", if workers allocate memory; "copied", if pages that they share become their own.
@@ -149,7 +146,6 @@ class WorkerGrowth:
             a week, if the workers' epoch, which frees it, ends before, or if they have not so much to copy.
         more: bytes that the workers can still copy; None if they allocate.
         is_freed: whether the workers end with each epoch.
-        histories: of the workers.
     """
 
     loader: str

@@ -20,8 +20,6 @@ class Target:
     """What `module:object` named.
 
     Attributes:
-        name: as given.
-        module: that was imported.
         dataset: the dataset, or that of the loader.
         loader: the loader, or None if a dataset was named.
     """

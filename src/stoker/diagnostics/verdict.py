@@ -36,7 +36,6 @@ class LoaderVerdict:
 
     Attributes:
         kind: "data-bound", "balanced", "compute-bound", or "too short" to say.
-        text: a sentence with its number.
         change: the one change to make; None if there is none to make.
         cause: of the waiting, one of `CAUSES`; None if there is no change to make.
         gain: how many times as fast the loop would be, at most, if it never waited. Of a loop that waits while a GPU
@@ -122,8 +121,6 @@ def cause_and_change(loader: LoaderSummary, cpus: int, quota: float = math.inf) 
     """Returns why a loop waits for its batches, one of `CAUSES`, and the change that it needs.
 
     Args:
-        loader: its figures.
-        cpus: that the program may use.
         quota: CPUs of time that the control groups grant.
     """
     known = _Figures(loader, cpus, quota)

@@ -61,7 +61,6 @@ class WatchedProgram:
     It has no standard input, and a process group of its own: a terminal's Ctrl-C reaches this process only.
 
     Args:
-        command: the program and its arguments.
         engine: "torch" leaves the loaders as they are, "stoker" puts Stoker's engine in their place.
         limit: ends the program after some batches.
         override: for its loaders.
@@ -223,7 +222,6 @@ def run_to_limit(program: WatchedProgram, seconds: float | None = None) -> str |
     their partner.
 
     Args:
-        program: that was started.
         seconds: that it may take; None for any.
     """
     begun, patience = time.perf_counter(), None
@@ -269,14 +267,10 @@ class ScriptRun:
     """One run of a program, measured.
 
     Args:
-        command: the program and its arguments.
         engine: "torch" measures the loaders as they are, "stoker" puts Stoker's engine in their place.
         stdout: its standard output; None for this process's.
         composition: whether the samples of batches are noted: their order, classes and lengths.
         auto: whether Stoker's engine also finds the number of workers of each loader.
-
-    Attributes:
-        measurements: what is known so far.
     """
 
     def __init__(

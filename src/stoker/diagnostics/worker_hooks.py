@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from stoker.events import Event
 
 
-MADE = {
-    "torch.utils.data._utils.fetch": (("_MapDatasetFetcher", "fetch"), ("_IterableDatasetFetcher", "fetch")),
-}
+MADE = {"torch.utils.data._utils.fetch": (("_MapDatasetFetcher", "fetch"), ("_IterableDatasetFetcher", "fetch"))}
 """By the module: its classes, with the method that makes a batch. Stoker's workers call the observer."""
 
 STARTED_BY = "STOKER_RUN_STARTED_BY"
@@ -65,11 +63,7 @@ class Thinning:
 
 
 class WorkerHooks:
-    """The hooks of this process.
-
-    Args:
-        recorder: is given the times.
-    """
+    """The hooks of this process."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -164,11 +158,7 @@ def note_workers(recorder: Recorder, loader: Any, mark: str | None) -> None:
 
 
 class FaultHooks:
-    """Records the faults of this process.
-
-    Args:
-        recorder: is given the records.
-    """
+    """Records the faults of this process."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

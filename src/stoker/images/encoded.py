@@ -59,11 +59,7 @@ class DevicePlan(NamedTuple):
 
     Attributes:
         is_file: whether the data is a JPEG file, else pixels that are finished.
-        width: of the picture.
-        height: likewise.
-        crop: of the picture.
         size: width and height to which the crop is resized.
-        window: of that.
         filter: of the resize, a place in `_FILTERS`.
         flip: whether the result is mirrored.
     """
@@ -99,7 +95,6 @@ class EncodedImage:
     """A sample: a JPEG file and what is to be made of it, or pixels that are finished.
 
     Attributes:
-        data: the bytes.
         plan: what is to be made of them.
     """
 
@@ -271,11 +266,7 @@ def encoded(source: Path | bytes, transform: Any) -> EncodedImage:
 
 
 def steps_of(transform: Any) -> list[ImageTransform]:
-    """Returns the steps of a transform that needs no pixels; none for None.
-
-    Raises:
-        ImageArgumentError: it needs pixels.
-    """
+    """Returns the steps of a transform that needs no pixels; none for None."""
     if transform is None:
         return []
     if type(transform) is Compose:
@@ -295,7 +286,6 @@ def checked_device(device: Any, transform: Any, has_loader: bool) -> str | None:
 
     Raises:
         ImageArgumentError: it is another device, or the dataset has a `loader=` or a transform that needs pixels.
-        MissingExtraError: TorchCodec is not installed or too old, or this machine has no reader of headers.
     """
     name = None if device is None else str(device)
     if name in (None, "cpu"):
@@ -318,12 +308,7 @@ def checked_device(device: Any, transform: Any, has_loader: bool) -> str | None:
 
 
 def decoder_of(device: Any) -> Decoder:
-    """Returns TorchCodec's decoder. Never torchvision's, which overwrites memory that is in use.
-
-    Raises:
-        MissingExtraError: it is not installed, or older than 0.17.
-        DeviceError: it does not decode on this device.
-    """
+    """Returns TorchCodec's decoder. Never torchvision's, which overwrites memory that is in use."""
     if device.type != "cuda":
         raise DeviceError(
             f"images are decoded on CUDA devices, and this batch goes to {device}: leave decode_device= out."
@@ -447,11 +432,7 @@ def for_device(data: bytes) -> bytes | None:
 
 
 def collated(batch: Sequence[EncodedImage], *, collate_fn_map: Any = None) -> EncodedImages:
-    """Returns the images of a batch.
-
-    Raises:
-        BatchError: their sizes differ.
-    """
+    """Returns the images of a batch."""
     shapes = {each.plan.shape[:2] for each in batch}
     if len(shapes) > 1:
         raise BatchError(

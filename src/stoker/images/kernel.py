@@ -32,7 +32,6 @@ class Kernel(NamedTuple):
     """The decoder of this process.
 
     Attributes:
-        functions: of the compiled library.
         order: of the passes of a resize, one of the constants of `_core/native/jpeg.py`.
         level: of the vector instructions in use.
         abi: of Pillow's libjpeg.

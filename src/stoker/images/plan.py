@@ -30,8 +30,6 @@ class Picture(NamedTuple):
     """A JPEG file whose markers are where they belong.
 
     Attributes:
-        data: the file.
-        size: width and height.
         mode: "RGB" or "L", as Pillow opens it.
         is_declined: set when the kernel has left it to Pillow.
     """
@@ -91,7 +89,6 @@ class DecodePlan:
     """The steps from a picture to one result.
 
     Attributes:
-        picture: the file.
         geometry: where the pixels come from.
         mode: of the result, "RGB" or "L".
     """

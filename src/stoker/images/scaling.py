@@ -196,7 +196,6 @@ class PendingImage:
 
     Attributes:
         width: in pixels, after the operations.
-        height: likewise.
         channels: of the result: 3, or 1 for an image of three equal ones.
     """
 
@@ -219,7 +218,6 @@ class PendingImage:
         """Returns the picture of an image: a path, bytes, a Pillow image, or a uint8 array (H, W, 3) or (H, W).
 
         Raises:
-            ImageArgumentError: it is none of these.
             ImageError, OSError: it cannot be read, as for `decode`.
         """
         if isinstance(image, cls):

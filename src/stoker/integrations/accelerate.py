@@ -31,12 +31,7 @@ if TYPE_CHECKING:
 try:
     import torch
     from accelerate import skip_first_batches as _skip_first_batches
-    from accelerate.data_loader import (
-        BatchSamplerShard,
-        DataLoaderDispatcher,
-        DataLoaderShard,
-        SeedableRandomSampler,
-    )
+    from accelerate.data_loader import BatchSamplerShard, DataLoaderDispatcher, DataLoaderShard, SeedableRandomSampler
     from accelerate.utils import gather_object
 except ImportError as error:
     raise errors.MissingExtraError(

@@ -37,6 +37,7 @@ from stoker.loader._accounting.ledger import EventDispatcher
 from stoker.loader._accounting.report import Report
 from stoker.loader._epoch import epoch
 from stoker.loader._epoch.plan import Step
+from stoker.loader._job.work import TRIES
 from stoker.loader.backends import new_backend
 from stoker.loader.epoch_start import EpochStart
 from stoker.loader.record import IteratedLoader, LoaderRecord, record_of
@@ -60,11 +61,6 @@ _ENDINGS = (
     errors.EmptyBatchError,
 )
 """Errors after which the epoch cannot continue."""
-
-
-TRIES = 32
-"""Batches at the start of an epoch after each of which the iterator tries to switch to the short path, and distance of
-the later ones after which it tries again."""
 
 
 class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base is chosen at run time
@@ -121,7 +117,11 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._accounted = None
         self._device = self._record.device_stage(self._options, self._pins)
         moves = self._device is not None or self._pins
-        self._may_be_short = not (self._meanwhile or self._length_told is not None or moves)
+        if self._meanwhile:
+            plain = self._options.capabilities.are_threads and not self._options.is_stream
+        else:
+            plain = self._length_told is None
+        self._may_be_short = plain and not moves
 
     def _reset(self, loader: IteratedLoader, first_iter: bool = False) -> None:
         """Starts a new epoch on the same workers; units under way for the last epoch are dropped.
@@ -204,7 +204,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
             raise StopIteration
         backend = self._backend or self._open_backend()
         asked = time.perf_counter()
-        if self._short is not None or self._may_be_short:
+        if (self._short is not None or self._may_be_short) and self._accounted is None:
             try:
                 short = self._short or self._try_short(backend)
                 batch = NOT_PLAIN if short is None else short(asked)
@@ -214,7 +214,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
             if batch is not NOT_PLAIN:
                 self._num_yielded += 1
                 return batch
-            self._short = None
+            self._short = short if self._meanwhile else None
         if self._early is not None:
             early, self._early = self._early, None
             self._heed(early, backend)
@@ -256,7 +256,9 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         """Returns the short path, if nothing of this epoch needs more; else None."""
         if self._epoch is None or (self._num_yielded > TRIES and self._num_yielded % TRIES):
             return None
-        if self._units.is_idle:
+        if self._meanwhile:
+            self._short = self._units.within_runs(backend, self._ledger, self._dispatcher.later)
+        elif self._units.is_idle:
             self._short = short_path(
                 backend, self._epoch, self._ledger, self._accounts, self._dispatcher, self._progress
             )

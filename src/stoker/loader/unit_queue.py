@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stoker import errors
@@ -21,6 +21,7 @@ from stoker.loader._job.stream_guesses import Guess, Guesses
 from stoker.loader._job.work import Work
 
 if TYPE_CHECKING:
+    from stoker.events import Event
     from stoker.loader._accounting.accounting import Accounting
     from stoker.loader._accounting.ledger import EventDispatcher, Ledger
     from stoker.loader._epoch.epoch import Epoch
@@ -70,6 +71,7 @@ class UnitQueue:
         self._planned: list[tuple[Step, Work]] = []  # not submitted
         self._sampler_error: BaseException | None = None
         self._outstanding = 0
+        self._enough = 0  # units under way, with the answers, of which the next one may be taken without another
         self._run = self._due = self.submitted
         self._steps.clear()
         left = [*self._answers.values()]
@@ -132,6 +134,46 @@ class UnitQueue:
             self._progress.streamed(answer.worker, answer.report, ended=True)
             self._top_up(backend)
 
+    def within_runs(self, backend: Backend, ledger: Ledger, later: Collection[Event]) -> ShortPath | None:
+        """Returns the short path of an epoch that threads make in runs; None if batches need more. It takes a batch
+        that has come within a run while enough others are under way; all else is done once for a run.
+
+        Args:
+            backend: has the threads.
+            ledger: counts the seconds that the training loop waits.
+            later: the events that wait to be sent.
+        """
+        if not (self._reads_ahead and self._in_order and self._walked is None):
+            return None
+        answers, steps, accounts, record = self._answers, self._steps, self._accounts, self._record
+        counts, progress, clock = accounts.counts, self._progress, time.perf_counter
+
+        def next_batch(asked: float) -> Any:
+            due = self._due
+            if self._outstanding + len(answers) <= self._enough or later or record.timing_sink is not None:
+                return NOT_PLAIN
+            while (answer := answers.get(due)) is None:
+                if (come := backend.within_run()) is None:
+                    return NOT_PLAIN
+                self._arrived(come)
+            report = answer.report
+            if answer.kind != "batch" or report.faults or report.drawn:
+                return NOT_PLAIN
+            batch = backend.open(answer)
+            del answers[due]
+            self._due = due + 1
+            number = steps.pop(due).number
+            counts.delivered += report.samples
+            counts.batches += 1
+            accounts.clean += report.samples
+            waits = ledger.epoch
+            waits.until = now = clock()
+            waits.waited += now - asked
+            progress.received(number)
+            return batch
+
+        return next_batch
+
     def arrived(self, backend: Backend) -> Iterator[tuple[Answer, Step]]:
         """Yields the next batches and their steps, as far as they have arrived, and leaves them here."""
         place = 0
@@ -157,7 +199,9 @@ class UnitQueue:
         return answer
 
     def _receive(self, backend: Backend, timeout: float | None) -> None:
-        answer = backend.receive(timeout)
+        self._arrived(backend.receive(timeout))
+
+    def _arrived(self, answer: Answer) -> None:
         self._outstanding -= 1
         self._answers[answer.unit] = answer
         self._epoch.plan.answered(answer.worker, answer.kind == "end")
@@ -170,9 +214,11 @@ class UnitQueue:
     def _top_up(self, backend: Backend) -> None:
         """Plans and submits units until enough are under way; keeps a sampler's error for its turn."""
         if self._planned_all:
+            self._enough = -1
             return
         most, waiting = self._ahead.most(backend), len(self._answers)
         run = self._ahead.run(backend)
+        self._enough = most - run + 1
         if self._ahead.has_room(most, self._outstanding + waiting, backend.ready + waiting, run):
             self._plan(backend, most)
             backend.flush()
@@ -330,6 +376,7 @@ class Prefetch:
 
     def __init__(self, options: LoaderOptions, ledger: Ledger) -> None:
         self._options, self._ledger = options, ledger
+        self._counts_batches = options.counts_batches  # asked once: a look at the dataset's class
         self.runs = RunLength(1)
         self._rows = options.batch_size or options.num_workers  # of the latest unit
         self._reckon(options.num_workers)
@@ -370,7 +417,7 @@ class Prefetch:
         if (grown := backend.grown) > self._workers or (grown and grown != self._workers and self._options.on_demand):
             self._reckon(grown)
         if (run := self.run(backend)) > 1:
-            return self._most if self._options.counts_batches else max(self._most, AHEAD * run * self._workers)
+            return self._most if self._counts_batches else max(self._most, AHEAD * run * self._workers)
         if not self._shares or self._is_whole:
             return self._most
         shares = backend.shares

@@ -146,13 +146,7 @@ def _made(measured: _Measured, workers: int) -> Integers:
 def _loader(measured: _Measured, workers: int, indices: list[int] | None = None) -> DataLoader[Any]:
     """Returns a loader, so that samples which draw random numbers change no generator of this process."""
     return DataLoader(
-        measured,
-        batch_size=_BATCH,
-        sampler=indices,
-        num_workers=workers,
-        collate_fn=_as_array,
-        seed=0,
-        output="numpy",
+        measured, batch_size=_BATCH, sampler=indices, num_workers=workers, collate_fn=_as_array, seed=0, output="numpy"
     )
 
 

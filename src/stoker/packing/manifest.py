@@ -19,7 +19,6 @@ class Manifest:
     """The progress of a pack in its folder.
 
     Attributes:
-        folder: the destination.
         samples: written safely, counted from the first.
         state: of the loader at or before that sample, and the number of samples that it has delivered; or None.
         files: complete files, in order, relative to the folder.
@@ -37,11 +36,7 @@ class Manifest:
 
     @classmethod
     def open(cls, folder: str, settings: Mapping[str, Any]) -> Manifest:
-        """Returns the manifest of a folder, which is made if it does not exist.
-
-        Raises:
-            PackError: the folder holds something else, or a pack of another source or with other settings.
-        """
+        """Returns the manifest of a folder, which is made if it does not exist."""
         os.makedirs(folder, exist_ok=True)
         found = cls(folder, settings)
         path = os.path.join(folder, NAME)
@@ -119,11 +114,7 @@ class Manifest:
 
 @contextlib.contextmanager
 def only_one(folder: str) -> Iterator[None]:
-    """Keeps other packs out of a folder. The lock ends with the process, whatever ends it.
-
-    Raises:
-        PackError: another process packs into the folder.
-    """
+    """Keeps other packs out of a folder. The lock ends with the process, whatever ends it."""
     import fcntl
 
     os.makedirs(folder, exist_ok=True)

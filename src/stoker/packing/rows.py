@@ -24,7 +24,6 @@ class EncodedFile:
     """The contents of a file, which are not decoded.
 
     Attributes:
-        data: the contents.
         extension: without a dot, in lower case.
         path: of the file, relative to the dataset's root.
     """
@@ -86,11 +85,7 @@ class FileRowDataset(Dataset[Row]):
 
 
 def row_of(sample: Any) -> Row:
-    """Returns a sample as a row.
-
-    Raises:
-        PackError: a field has no name, or a value of a type that no format holds.
-    """
+    """Returns a sample as a row."""
     if isinstance(sample, Mapping):
         for name in sample:
             if not isinstance(name, str):

@@ -151,7 +151,6 @@ class _Cuts:
     """The cuts of the line of buckets into batches, before shuffling.
 
     Attributes:
-        batches: number of batches.
         at_end: number of smaller batches kept at the end of the epoch: one or none.
         size: of all batches but one at the end; None if they differ.
         buckets: the buckets with samples, in the order of the line.

@@ -23,9 +23,7 @@ class ByClass:
 
     Attributes:
         classes: the distinct labels, ascending.
-        counts: number of samples of each class.
         starts: start of each class in `members`.
-        members: the samples' indices.
 
     Raises:
         ValueError: the labels are empty or not one-dimensional, or one is NaN.

@@ -32,7 +32,6 @@ class ByLength:
 
     Attributes:
         bounds: zero, the boundaries, and the greatest length.
-        counts: number of samples in each bucket.
     """
 
     def __init__(self, lengths: Lengths, boundaries: Lengths) -> None:
@@ -84,7 +83,6 @@ def checked_lengths(lengths: Any, max_tokens: float | None) -> Lengths:
     """Returns lengths as an array; an array is returned itself.
 
     Raises:
-        TypeError: the lengths are no numbers.
         ValueError: the lengths are empty or not one-dimensional, or one is not positive, not finite, or above
             `max_tokens`; the message names it.
     """
@@ -114,11 +112,7 @@ def checked_lengths(lengths: Any, max_tokens: float | None) -> Lengths:
 
 
 def checked_boundaries(boundaries: Any) -> Lengths:
-    """Returns boundaries of buckets as an array.
-
-    Raises:
-        ValueError: the list is empty, or does not ascend.
-    """
+    """Returns boundaries of buckets as an array."""
     given = np.asarray(boundaries)
     if given.ndim != 1 or not len(given) or given.dtype.kind not in "iuf":
         raise ValueError(f"buckets should be a number of buckets or a list of boundaries, but got {boundaries!r}")

@@ -66,9 +66,6 @@ def draws_from(generator: AnyGenerator) -> TorchDraws | NumpyDraws:
 
     None is torch's global generator or, if torch is not wanted, a new one of NumPy's, seeded from NumPy's global state,
     so that `numpy.random.seed(0)` fixes its draws.
-
-    Raises:
-        TypeError: the type of the generator is not supported.
     """
     if isinstance(generator, np.random.Generator):
         return NumpyDraws(generator)

@@ -61,11 +61,7 @@ def permutations(sizes: Int64Array, key: int) -> Callable[[int], Permutation]:
 
 
 def positive(name: str, value: Any) -> int:
-    """Returns an argument that is a count.
-
-    Raises:
-        ValueError: it is no positive integer.
-    """
+    """Returns an argument that is a count."""
     try:
         number = 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -76,22 +72,14 @@ def positive(name: str, value: Any) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Returns an argument that is a switch.
-
-    Raises:
-        ValueError: it is no bool.
-    """
+    """Returns an argument that is a switch."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} should be a boolean value, but got {name}={value!r}")
     return value
 
 
 def numbered(number: int, count: int) -> int:
-    """Returns the number of one of `count` batches.
-
-    Raises:
-        IndexError: the number is out of range.
-    """
+    """Returns the number of one of `count` batches."""
     if not 0 <= number < count:
         raise IndexError(f"there is no batch {number}: the epoch has {count}, counted from 0")
     return operator.index(number)

@@ -82,11 +82,7 @@ class Permutation:
         return self.n
 
     def __getitem__(self, position: int) -> int:
-        """Returns the number at `position`.
-
-        Raises:
-            IndexError: `position` is not between 0 and n - 1.
-        """
+        """Returns the number at `position`."""
         place = operator.index(position)
         if not 0 <= place < self.n:
             raise _outside(place, self.n)
@@ -99,9 +95,6 @@ class Permutation:
 
         Args:
             positions: integers, in one dimension.
-
-        Raises:
-            IndexError: a position is not between 0 and n - 1.
         """
         outside = (positions < 0) | (positions >= self.n)
         if outside.any():

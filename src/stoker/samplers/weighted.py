@@ -48,11 +48,7 @@ class WeightedRandomSampler(WalkedInEpochs, Sampler[int], nominal.base("Weighted
     replacement: bool
 
     def __init__(
-        self,
-        weights: Sequence[float],
-        num_samples: int,
-        replacement: bool = True,
-        generator: AnyGenerator = None,
+        self, weights: Sequence[float], num_samples: int, replacement: bool = True, generator: AnyGenerator = None
     ) -> None:
         if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples <= 0:
             raise ValueError(f"num_samples should be a positive integer value, but got num_samples={num_samples}")

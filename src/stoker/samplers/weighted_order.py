@@ -93,11 +93,7 @@ class DrawnOrder:
         return self._size
 
     def take(self, positions: Int64Array) -> Int64Array:
-        """Returns the indices at `positions`, in their order.
-
-        Raises:
-            IndexError: a position is not between 0 and `len(self) - 1`.
-        """
+        """Returns the indices at `positions`, in their order."""
         _check(positions, self._size)
         found = np.empty(len(positions), np.int64)
         for start in range(0, len(positions), _BLOCK):
@@ -134,11 +130,7 @@ class RacedOrder:
         return len(self._indices)
 
     def take(self, positions: Int64Array) -> Int64Array:
-        """Returns the indices at `positions`, in their order.
-
-        Raises:
-            IndexError: a position is not between 0 and `len(self) - 1`.
-        """
+        """Returns the indices at `positions`, in their order."""
         _check(positions, len(self))
         return self._indices[positions]
 

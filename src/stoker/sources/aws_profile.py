@@ -20,10 +20,6 @@ def with_profile(config: dict[str, Any], environment: Mapping[str, str]) -> dict
 
     It is that of the option `profile`; else that of `AWS_PROFILE`, if boto3 is installed and neither options nor
     environment have keys. Its region and endpoint are added to `config`, from which `profile` is removed.
-
-    Raises:
-        MissingExtraError: the option names a profile, and boto3 is not installed.
-        ValueError: there is no such profile, or it leads to no credentials.
     """
     name = config.pop("profile", None)
     if name is None:

@@ -49,7 +49,6 @@ class BlockCache:
         evict: whether a full cache removes the least recently used blocks; if not, it keeps all and takes no more.
 
     Raises:
-        OSError: the folder cannot be written.
         NotImplementedError: the system has no `flock`.
     """
 
@@ -131,11 +130,7 @@ class BlockCache:
             os.close(descriptor)  # its owner has just renamed or removed it
 
     def reserve(self, descriptor: int, size: int) -> bool:
-        """Counts a part and gives it its size; returns False, and does nothing, if there is no room for it.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Counts a part and gives it its size; returns False, and does nothing, if there is no room for it."""
         with self._account() as own:
             taken = on_disk(size) - on_disk(os.fstat(descriptor).st_size)  # that of a killed process is counted
             if own is None or on_disk(size) > self.limit:
@@ -153,9 +148,6 @@ class BlockCache:
         """Makes a part that is written a block; returns False if the account is not free.
 
         The account is held because a process that counts files would see one that is renamed meanwhile twice, or never.
-
-        Raises:
-            OSError: the folder cannot be written.
         """
         path = self.path_of(name)
         with self._account() as own:
@@ -247,11 +239,7 @@ class BlockClaim:
         self._is_stored = False
 
     def store(self, data: memoryview) -> None:
-        """Writes the block, if there is room for it.
-
-        Raises:
-            OSError: the disk is full, or the folder cannot be written.
-        """
+        """Writes the block, if there is room for it."""
         if self._cache.reserve(self._descriptor, size_of(len(data))):
             block_file.write(self._descriptor, self._name, data)
             self._is_stored = self._cache.finish(self._part, self._name)

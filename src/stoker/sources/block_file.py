@@ -31,12 +31,10 @@ class BlockAccount:
     """The contents of the file, while this thread of this process alone may change them.
 
     Args:
-        descriptor: of the file.
         count: returns the bytes; called if the file does not know: it is new or damaged, or the machine was started
             anew since it was written, and files may have been lost.
 
     Attributes:
-        used: bytes.
         told: when the user was last told of a failure, in seconds since 1970.
     """
 

@@ -42,7 +42,6 @@ def cached(
     Raises:
         TypeError, ValueError: there is a limit without a folder, a folder without a limit, or the limit is no number
             or too small.
-        OSError: the folder cannot be written.
     """
     if folder is None:
         if size_limit is not None:
@@ -82,7 +81,6 @@ class CachedStorage:
 
     Raises:
         TypeError, ValueError: a size is no positive integer, or the limit is too small.
-        OSError: the folder cannot be written.
         NotImplementedError: the system has no `flock` (Windows).
     """
 
@@ -109,19 +107,11 @@ class CachedStorage:
         self.failures = CacheFailures(self.blocks)
 
     def open(self, path: str) -> File:
-        """Opens a file for reading; asks the store for its version.
-
-        Raises:
-            OSError: there is no such file, or it cannot be read.
-        """
+        """Opens a file for reading; asks the store for its version."""
         return self._kept(self.storage.open(path), path)
 
     def open_known(self, path: str, version: Version) -> File:
-        """Opens a file whose version is known, without asking the store if that has this method too.
-
-        Raises:
-            OSError: there is no such file, or it cannot be read.
-        """
+        """Opens a file whose version is known, without asking the store if that has this method too."""
         known = getattr(self.storage, "open_known", None)
         return self.open(path) if known is None else self._kept(known(path, version), path)
 
@@ -131,19 +121,11 @@ class CachedStorage:
         return CachedFile(file, path, self.blocks, self.failures, self.block_size, self.name)
 
     def read(self, path: str, begin: int, length: int) -> bytes:
-        """Returns `length` bytes of a file from byte `begin` on; fewer only at its end.
-
-        Raises:
-            OSError: there is no such file, or it cannot be read.
-        """
+        """Returns `length` bytes of a file from byte `begin` on; fewer only at its end."""
         return self.open(path).read(begin, length)
 
     def read_whole(self, path: str) -> bytes:
-        """Returns the contents of a file.
-
-        Raises:
-            OSError: there is no such file, or it cannot be read.
-        """
+        """Returns the contents of a file."""
         file = self.open(path)
         return file.read(0, file.version.size)
 
@@ -160,11 +142,7 @@ _log = logging.getLogger("stoker")
 
 
 class CacheFailures:
-    """The failed writes of one process to a cache. Thread safe; a copy in another process knows of none.
-
-    Args:
-        blocks: the cache.
-    """
+    """The failed writes of one process to a cache. Thread safe; a copy in another process knows of none."""
 
     def __init__(self, blocks: BlockCache) -> None:
         self._blocks = blocks
@@ -213,9 +191,6 @@ class CachedFile:
     """A file of a store, of which blocks are kept in a cache. Thread safe if the file below is.
 
     Args:
-        file: the file of the store.
-        path: of the file.
-        blocks: the cache.
         failures: whether the cache may be written.
         block_size: in bytes.
         name: of the store, part of the blocks' names.
@@ -233,11 +208,7 @@ class CachedFile:
         self._digest = hashlib.sha256(json.dumps(key).encode("utf-8", "surrogatepass"))
 
     def read(self, begin: int, length: int) -> bytes:
-        """Returns `length` bytes from byte `begin` on; fewer only at the end of the file.
-
-        Raises:
-            OSError: a part that is not in the cache cannot be read.
-        """
+        """Returns `length` bytes from byte `begin` on; fewer only at the end of the file."""
         end = min(begin + length, self.version.size)
         return self.read_ranges([(begin, end)])[0] if end > begin else b""
 
@@ -245,9 +216,6 @@ class CachedFile:
         """Returns ranges, given as the first byte and the byte behind the last; those that are missing at once.
 
         They are not empty, and lie within the file.
-
-        Raises:
-            OSError: a part that is not in the cache cannot be read.
         """
         size = self._block_size
         parts = [
@@ -360,10 +328,7 @@ class _BlockPart:
     """The part of a block that is to be read.
 
     Attributes:
-        number: of the block.
-        name: of the block in the cache.
         at: byte of the file at which the block begins.
-        length: of the block.
         begin: first byte of the part, counted in the block.
         end: byte behind its last.
         data: the bytes, when they are known.

@@ -41,10 +41,6 @@ class CleanInterpreters:
         """Returns what `function` returns in another interpreter. Function, arguments and result are pickled.
 
         The function may run twice, if its interpreter ends meanwhile.
-
-        Raises:
-            Exception: any that the function raises.
-            ChildProcessError: the interpreter died twice.
         """
         idle = self._idle.get()
         with contextlib.suppress(IndexError):

@@ -39,11 +39,7 @@ class FileStream(Stream[Any]):
 
     Args:
         files: their names, in order.
-        source: of the samples.
         transform: a function of the sample, or None.
-
-    Attributes:
-        files: the paths of the files, in order.
     """
 
     def __init__(self, files: list[str], source: PartStream[Any], transform: Callable[[Any], Any] | None) -> None:

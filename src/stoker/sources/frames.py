@@ -19,11 +19,7 @@ Place = tuple[int, ...]
 
 
 def decode_frames(
-    sources: Any,
-    decode: Callable[[Any], Any] = read_rgb,
-    *,
-    threads: int | None = None,
-    out: Array | None = None,
+    sources: Any, decode: Callable[[Any], Any] = read_rgb, *, threads: int | None = None, out: Array | None = None
 ) -> Array:
     """Returns several images as one array, decoded by several threads.
 

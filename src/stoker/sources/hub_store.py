@@ -31,9 +31,6 @@ class HubStorage(ObjectStorage):
         storage_options: `token` (False for none), `endpoint`, which override `HF_TOKEN`, the token of `hf auth login`
             and `HF_ENDPOINT`; `client_options` and `retry_config` are dicts of obstore's options.
 
-    Raises:
-        MissingExtraError: huggingface_hub or obstore is not installed.
-
     At each use:
         FileNotFoundError: there is no such repository, revision or file.
         PermissionError: the token is missing or wrong, or the repository is gated.
@@ -333,8 +330,6 @@ def _raise_as_ours(error: Exception, url: str, endpoint: str, tries: int, second
     Raises:
         FileNotFoundError: there is no such repository, revision or file; or the repository is private, which the Hub
             does not tell.
-        PermissionError: the token is missing or wrong, or does not allow it.
-        ObjectStoreError: the Hub cannot be reached, or answers with errors.
     """
     status, name = _status(error), type(error).__name__
     how = "The token comes from HF_TOKEN, `hf auth login` or storage_options={'token': ...}"

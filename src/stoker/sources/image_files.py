@@ -50,6 +50,7 @@ class ImageFiles(Dataset[Any]):
         cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
             `cache_size`. See the guide on unreliable storage.
         cache_size: bytes that the cache may take.
+        decode_device: "cuda" has JPEGs decoded by the GPU of `DataLoader(device=)`, as that of `ImageFolder`.
 
     Attributes:
         classes: names of the classes; empty if labels are no names.
@@ -64,12 +65,14 @@ class ImageFiles(Dataset[Any]):
         LabelCountError: the numbers of images and labels differ.
         ValueError: a label is not among `classes`, or labels are of different types or shapes.
         TypeError: images are neither paths nor `bytes`, or labels are of a type that arrays do not hold.
+        ImageArgumentError, MissingExtraError: `decode_device` is not possible with these arguments, or here.
 
     `dataset[index]` raises `IndexError` for an index that is out of range, and else what `loader` and the transforms
     raise, with a note that names the file. A loader's `on_error=` applies.
     """
 
     stoker_protocol = True
+    decode_device: str | None = None  # pickles of former versions have none
 
     def __init__(
         self,
@@ -84,10 +87,13 @@ class ImageFiles(Dataset[Any]):
         storage_options: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | None = None,
+        decode_device: Any = None,
     ) -> None:
         self.transform = transform
         self.target_transform = target_transform
         self.loader: Callable[[Any], Any] = read_image.read_rgb if loader is None else loader
+        if decode_device is not None:
+            self.decode_device = read_image.encoding().checked_device(decode_device, transform, loader is not None)
         self.root = None if root is None else os.path.expanduser(os.fspath(root))
         self._storage_options = storage_options
         self._storages: dict[bool, ObjectStorage | CachedStorage] = {}
@@ -185,11 +191,8 @@ class ImageFiles(Dataset[Any]):
         """Returns the image at `index`, which may be negative, and its label if there are labels, transformed."""
         source = self._source(index)
         with read_image.named(index, source):
-            image: Any = self._contents(source) if isinstance(source, str) and is_remote(source) else source
-            if not read_image.takes_path(self.transform, self.loader):
-                image = self.loader(image)
-            if self.transform is not None:
-                image = self.transform(image)
+            data = self._contents(source) if isinstance(source, str) and is_remote(source) else source
+            image = read_image.image_of(data, self.transform, self.loader, self.decode_device)
             if self.targets is None:
                 return image
             target = self.targets[index]

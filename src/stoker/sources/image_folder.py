@@ -147,12 +147,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         """Returns the image at `index`, which may be negative, and its class index, both after their transforms."""
         path, target = self.samples[index]
         with read_image.named(index, path):
-            if self.decode_device is not None:
-                image: Any = read_image.encoding().encoded(path, self.transform)
-            else:
-                image = path if read_image.takes_path(self.transform, self.loader) else self.loader(path)
-                if self.transform is not None:
-                    image = self.transform(image)
+            image = read_image.image_of(path, self.transform, self.loader, self.decode_device)
             if self.target_transform is not None:
                 target = self.target_transform(target)
         return image, target
@@ -169,8 +164,6 @@ def _cached(root: str, tops: list[str], chosen: bool, cache: bool | str | os.Pat
     """Returns the folders below a root, from a cached listing as far as they are unchanged.
 
     Args:
-        root: path of the image folder.
-        tops: names of the class folders.
         chosen: whether a subclass has chosen them, so that the listing is one of these classes alone.
         cache: the argument of `ImageFolder`.
     """

@@ -34,7 +34,6 @@ def index_place(path: str, suffix: str, folder: str | os.PathLike[str] | None = 
 
     Args:
         path: of the file that is indexed, or its URL.
-        suffix: of the index.
         folder: of indexes; None for the file's own folder, or the user's cache folder if the file is remote.
     """
     if folder is None and not is_remote(path):
@@ -58,7 +57,6 @@ def save_index(path: str, identity: dict[str, Any], columns: list[Integers]) -> 
     Args:
         path: of the file. Its folder is created if there is none.
         identity: plain values that identify the data and the way in which it was indexed.
-        columns: the index.
 
     Returns:
         Whether it was written.

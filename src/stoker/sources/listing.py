@@ -48,7 +48,6 @@ class ListedFolder(NamedTuple):
     Attributes:
         path: below the root.
         stamp: its state when it was listed.
-        files: the number of files.
         names: names of the files as UTF-8, in the order of Python's texts, each with a 0 behind it.
     """
 
@@ -72,7 +71,6 @@ def list_folders(root: str, tops: Iterable[str], accept: Accept, earlier: Iterab
     Args:
         root: path of the folder that holds them.
         tops: their names, in the order of the listing. A name that leads to no folder is left out.
-        accept: selects the files.
         earlier: an earlier listing with the same `accept`: its unchanged folders are taken as they are.
 
     Raises:
@@ -188,11 +186,7 @@ def _children(known: Mapping[str, ListedFolder]) -> dict[str, list[str]]:
 
 
 class ProgressLine:
-    """A line on standard error, while it is a terminal, of a listing that takes longer than a second.
-
-    Args:
-        root: the folder that is listed.
-    """
+    """A line on standard error, while it is a terminal, of a listing that takes longer than a second."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -263,11 +257,7 @@ def load(path: Path, key: Key) -> list[ListedFolder]:
 
 
 def save(path: Path, key: Key, folders: Sequence[ListedFolder]) -> None:
-    """Writes a listing, whole or not at all. Several processes may do so at once: one of their files stays.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Writes a listing, whole or not at all. Several processes may do so at once: one of their files stays."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

@@ -205,9 +205,7 @@ class _Reader:
     """Reads a database of an open environment.
 
     Args:
-        lmdb: the module.
         environment: the open environment.
-        path: of the environment, for messages.
         database: the name of a database, or None.
     """
 
@@ -265,12 +263,7 @@ class _Reader:
         return True
 
     def value(self, key: bytes) -> bytes:
-        """Returns the value of a key.
-
-        Raises:
-            MissingKeyError: there is no such key.
-            DataFileError: the file is damaged.
-        """
+        """Returns the value of a key."""
         try:
             value: bytes | None = self._transaction().get(key)
         except self._lmdb.Error as error:
@@ -315,11 +308,7 @@ def _check_is_there(path: str) -> None:
 
 
 def lmdb_module() -> Any:
-    """Returns the package lmdb.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Returns the package lmdb."""
     try:
         import lmdb
     except ImportError as error:

@@ -104,10 +104,7 @@ def version(options: Options, url: str) -> Version:
     Raises:
         OSError: it is not there or cannot be read, see `raise_as_ours`.
     """
-    import obstore
-
-    place = parsed(url)
-    store = _store(options, place)
+    obstore, place, store = _reached(options, url)
 
     def ask() -> Version:
         try:
@@ -172,10 +169,7 @@ def names(options: Options, url: str) -> list[str]:
     Raises:
         OSError: the store cannot be listed, see `raise_as_ours`.
     """
-    import obstore
-
-    place = parsed(url)
-    store = _store(options, place)
+    obstore, place, store = _reached(options, url)
     prefix = place.key.rpartition("/")[0]
 
     def ask() -> list[str]:
@@ -190,18 +184,12 @@ def write(options: Options, url: str, data: bytes) -> None:
     Raises:
         OSError: it cannot be written, see `raise_as_ours`.
     """
-    import obstore
-
-    place = parsed(url)
-    store = _store(options, place)
+    obstore, place, store = _reached(options, url)
     _tried(options, url, lambda: obstore.put(store, place.key, data))
 
 
 def _one(options: Options, url: str, wanted: Range, expected: Version | None) -> bytes:
-    import obstore
-
-    place = parsed(url)
-    store = _store(options, place)
+    obstore, place, store = _reached(options, url)
 
     def ask() -> bytes:
         try:
@@ -272,12 +260,7 @@ def _get_options(wanted: Range) -> dict[str, Any]:
 
 
 def _checked(url: str, meta: Any, got: Range, data: bytes, wanted: Range, expected: Version | None) -> bytes:
-    """Returns the data of an answer that is whole.
-
-    Raises:
-        WrongLengthError: it is not.
-        FileChangedError: it is of another version.
-    """
+    """Returns the data of an answer that is whole."""
     now = _version(meta)
     is_only_size = expected is not None and not expected.tag and not expected.mtime_ns
     if expected is not None and (now.size != expected.size if is_only_size else now != expected):
@@ -310,6 +293,14 @@ def _store(options: Options, place: ObjectURL) -> Any:
         for oldest in list(stores)[: max(0, len(stores) - MOST_CLIENTS)]:
             stores.pop(oldest, None)
     return store
+
+
+def _reached(options: Options, url: str) -> tuple[Any, ObjectURL, Any]:
+    """Returns the module obstore, the place of a URL, and its store."""
+    import obstore
+
+    place = parsed(url)
+    return obstore, place, _store(options, place)
 
 
 def _made(options: Options, place: ObjectURL) -> Any:

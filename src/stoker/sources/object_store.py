@@ -44,7 +44,6 @@ class ObjectFile:
 
         Raises:
             FileChangedError: the object was changed since it was opened.
-            OSError: it cannot be read.
         """
         end = min(begin + length, self.version.size)
         return self.read_ranges([(begin, end)])[0] if end > begin else b""
@@ -54,7 +53,6 @@ class ObjectFile:
 
         Raises:
             FileChangedError: the object was changed since it was opened.
-            OSError: it cannot be read.
         """
         return self._storage.read_ranges(self._url, ranges, self.version)
 
@@ -85,9 +83,6 @@ class ObjectStorage:
     Args:
         storage_options: credentials, `endpoint`, `region`, ... by obstore's names, which override the environment;
             `client_options` and `retry_config` are dicts of obstore's options.
-
-    Raises:
-        MissingExtraError: obstore is not installed.
 
     At each use:
         FileNotFoundError: there is no such object or bucket.

@@ -28,8 +28,6 @@ class FileKind(NamedTuple):
     """A kind of data.
 
     Attributes:
-        name: for people.
-        extensions: of its files.
         dataset: the public class that reads it by index.
         stream: the class that reads it in sequence; None if there is none.
         is_single: whether a dataset is of one file or folder.
@@ -83,7 +81,6 @@ class PlaceContents:
 
     Attributes:
         place: as given, with the home folder for `~`.
-        kind: of the data.
         places: the files, or the one folder.
     """
 
@@ -360,11 +357,7 @@ def _of_sqlite(make: Any, path: str, query: str | None = None, **kwargs: Any) ->
 
 
 def the_table(path: str) -> str:
-    """Returns the query of all rows of the only table in an SQLite file.
-
-    Raises:
-        TargetError: it has none, or several, or cannot be read.
-    """
+    """Returns the query of all rows of the only table in an SQLite file."""
     query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite!_%' ESCAPE '!'"
     try:
         with closing(sqlite3.connect(Path(path).resolve().as_uri() + "?mode=ro", uri=True)) as database:

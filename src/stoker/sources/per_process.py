@@ -84,22 +84,14 @@ class PerProcess(Generic[T]):
 
 
 class OpenFiles:
-    """Files of a store, opened at first use, of which each process holds up to `MOST_OPEN`. Thread safe.
-
-    Args:
-        storage: the store.
-    """
+    """Files of a store, opened at first use, of which each process holds up to `MOST_OPEN`. Thread safe."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self._files: PerProcess[dict[str, File]] = PerProcess(dict)
 
     def get(self, path: str, version: Version | None = None) -> File:
-        """Returns the open file at `path`, whose version is known if it is given.
-
-        Raises:
-            OSError: it cannot be opened.
-        """
+        """Returns the open file at `path`, whose version is known if it is given."""
         files = self._files.get()
         file = files.get(path)
         if file is None:

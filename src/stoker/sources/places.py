@@ -60,9 +60,6 @@ def places_and_folders(
     The fixed part ends before the first folder with a special character. A path or URL without a pattern is fixed as a
     whole if it is given alone; of one in a list, all folders count.
 
-    Args:
-        given, what, storage_options: as `places_of` takes them.
-
     Raises: as `places_of`.
     """
     pairs = _found(places, what, storage_options)
@@ -221,9 +218,6 @@ def expand_braces(text: str) -> list[str]:
 
     Braces can be nested. A range with a leading zero is padded to its width. Braces that hold neither a comma nor a
     range are kept as they are.
-
-    Raises:
-        ValueError: the pattern stands for more than 10 million texts.
     """
     expanded = _expanded(text)
     if len(expanded) > _MOST:
@@ -279,11 +273,7 @@ def _choices(inner: str) -> list[str] | None:
 
 
 def _local(place: str) -> str:
-    """Returns the path of a place on this machine.
-
-    Raises:
-        ValueError: a URL of another scheme.
-    """
+    """Returns the path of a place on this machine."""
     if not scheme_of(place):
         return place
     url = urlsplit(place)

@@ -104,8 +104,6 @@ class _Fetch(threading.Thread):
     """Reads bytes of a file, at once or in a thread.
 
     Args:
-        file: the file.
-        begin: the first byte.
         end: the byte behind the last.
     """
 
@@ -122,11 +120,7 @@ class _Fetch(threading.Thread):
             self._error = error
 
     def parts(self) -> list[tuple[int, bytes]]:
-        """Returns the bytes in parts, with the places at which they begin; waits for the thread, if there is one.
-
-        Raises:
-            OSError: they cannot be read.
-        """
+        """Returns the bytes in parts, with the places at which they begin; waits for the thread, if there is one."""
         if self.ident is None:
             return self._read()
         self.join()
@@ -149,7 +143,6 @@ class Held:
     """A file some ranges of which are in memory.
 
     Args:
-        file: the file.
         parts: the first byte, and the byte behind the last, of each range, and its bytes.
     """
 

@@ -26,7 +26,6 @@ def read_rgb(source: str | bytes) -> Any:
         source: the path of a file, or its contents.
 
     Raises:
-        MissingExtraError: Pillow is not installed.
         OSError: the file cannot be opened, or is no image that Pillow knows.
     """
     from stoker import images  # here, since Pillow is an extra
@@ -34,28 +33,31 @@ def read_rgb(source: str | bytes) -> Any:
     return images.open(source).convert("RGB")
 
 
-def takes_path(transform: Any, loader: Any) -> bool:
-    """Returns whether a transform decodes the file itself, as `stoker.images` do, and no `loader` was given."""
-    return loader is read_rgb and getattr(transform, "reads_files", False) is True
+def image_of(source: str | bytes, transform: Any, loader: Any, decode_device: str | None) -> Any:
+    """Returns a sample's image. A transform of `stoker.images` decodes the file itself, if no `loader` was given.
+
+    Args:
+        source: a path, or the contents of a file.
+        transform: of the dataset.
+        loader: likewise.
+        decode_device: what decodes the file after the worker; None for the worker.
+    """
+    if decode_device is not None:
+        return encoding().encoded(source, transform)
+    reads_file = loader is read_rgb and getattr(transform, "reads_files", False) is True
+    image = source if reads_file else loader(source)
+    return image if transform is None else transform(image)
 
 
 def encoding() -> Any:
-    """Returns the module that leaves JPEGs to a device.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
-    """
+    """Returns the module that leaves JPEGs to a device."""
     from stoker.images import encoded  # here, since Pillow is an extra
 
     return encoded
 
 
 def pillow() -> Any:
-    """Returns the module `PIL.Image`.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
-    """
+    """Returns the module `PIL.Image`."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -23,7 +23,6 @@ class Version(NamedTuple):
     """The version of a file: if it differs, the file has changed.
 
     Attributes:
-        size: in bytes.
         mtime_ns: of the last modification, in nanoseconds since 1970; 0 if there is a tag.
         tag: an object store's name for the contents (ETag); empty for local files.
     """
@@ -41,29 +40,17 @@ class File(Protocol):
         """The version when the file was opened."""
 
     def read(self, begin: int, length: int) -> bytes:
-        """Returns `length` bytes from byte `begin` on; fewer only at the end of the file.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Returns `length` bytes from byte `begin` on; fewer only at the end of the file."""
 
 
 class Storage(Protocol):
     """A store of files. Picklable; holds nothing open."""
 
     def open(self, path: str) -> File:
-        """Opens a file for reading.
-
-        Raises:
-            OSError: there is no such file, or it cannot be read.
-        """
+        """Opens a file for reading."""
 
     def read(self, path: str, begin: int, length: int) -> bytes:
-        """Returns `length` bytes of a file from byte `begin` on; fewer only at its end.
-
-        Raises:
-            OSError: there is no such file, or it cannot be read.
-        """
+        """Returns `length` bytes of a file from byte `begin` on; fewer only at its end."""
 
 
 @runtime_checkable
@@ -86,12 +73,7 @@ def opened_all(storage: Storage, paths: Sequence[str], tail: int = 0) -> Iterato
     """Yields files of a store in order.
 
     Args:
-        storage: the store.
-        paths: of the files.
         tail: the last bytes of each file that will be read at once.
-
-    Raises:
-        OSError: there is no such file, or it cannot be read.
     """
     return storage.open_all(paths, tail) if isinstance(storage, OpensTogether) else map(storage.open, paths)
 
@@ -156,12 +138,6 @@ class FileObject(io.RawIOBase):
     """A file of a store, open for reading. For one reader at a time.
 
     Blocks are kept, those used last. A read that goes on where blocks are held fetches more, up to 4 MiB at once.
-
-    Args:
-        file: of the store.
-
-    Attributes:
-        size: in bytes.
     """
 
     def __init__(self, file: File) -> None:
@@ -250,7 +226,6 @@ def raise_as_ours(error: BaseException, url: str, tries: int, seconds: float) ->
     """Raises the error of Python or Stoker for one of obstore.
 
     Raises:
-        FileNotFoundError: there is no such object or bucket.
         PermissionError: credentials are missing, wrong or expired, or do not allow it.
         ObjectStoreError: the store cannot be reached, or answers with errors.
     """

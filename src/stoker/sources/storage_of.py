@@ -70,7 +70,6 @@ def storage_of(
         MissingExtraError: obstore, or for the Hub huggingface_hub, is not installed, and a place is a URL.
         TypeError, ValueError: `cache` without `cache_size`, or the other way round, or a size that is too small; or a
             token is for two kinds of stores.
-        OSError: the folder of the cache cannot be written.
     """
     places = [places] if isinstance(places, str) else places
     examples = {_kind(place): place for place in places}
@@ -96,12 +95,7 @@ _OF_INDEX = re.compile(r"(.+)\.(?:lines|jsonl|csv|records|frames)\.index(?:\.[0-
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """Files and their store. Picklable, with the options of the store, which are in no text of it.
-
-    Attributes:
-        places: paths and URLs.
-        storage: from which they are read.
-    """
+    """Files and their store. Picklable, with the options of the store, which are in no text of it."""
 
     places: list[str]
     storage: Storage
@@ -116,28 +110,15 @@ class SourceFiles:
         return SourceFiles([self.places[number]], self.storage)
 
     def opened(self) -> Iterator[File]:
-        """Yields all files, opened, in order.
-
-        Raises:
-            OSError: one cannot be read.
-        """
+        """Yields all files, opened, in order."""
         return opened_all(self.storage, self.places)
 
     def in_sequence(self, number: int) -> File | str:
-        """Returns a file to read from front to back; the path of a local file, which need not stay open.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Returns a file to read from front to back; the path of a local file, which need not stay open."""
         place = self.places[number]
         if not is_remote(place) and not isinstance(self.storage, CachedStorage):
             return place
         return ahead(self.storage.open(place))
-
-
-def local_files(paths: list[str]) -> SourceFiles:
-    """Returns files of this machine."""
-    return SourceFiles(paths, LocalStorage())
 
 
 def source_files(
@@ -149,8 +130,6 @@ def source_files(
     """Returns the files that places stand for, without indexes of others among them: `data/*` finds both.
 
     Args:
-        files: as `places_of` takes them.
-        storage_options: of object stores, see `ObjectStorage`.
         cache: a folder that keeps the data that is read; None for none.
         cache_size: bytes that the cache may take.
 

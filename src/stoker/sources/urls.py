@@ -27,7 +27,6 @@ class ObjectURL(NamedTuple):
     Attributes:
         kind: of the store: "s3", "gs", "az" or "http".
         root: the bucket or container; of "http", the URL of the server with its query, which may sign the request.
-        key: of the object in it.
         account: the account in a URL of Azure, `abfs://container@account.dfs.core.windows.net/key`; else empty.
     """
 
@@ -49,11 +48,7 @@ def is_remote(place: str) -> bool:
 
 
 def parsed(url: str) -> ObjectURL:
-    """Returns the parts of the URL of an object. Keys are taken as they are, except of web servers.
-
-    Raises:
-        ValueError: it names no bucket, container or host.
-    """
+    """Returns the parts of the URL of an object. Keys are taken as they are, except of web servers."""
     scheme = scheme_of(url)
     kind = STORES[scheme]
     if kind == "http":
@@ -83,12 +78,8 @@ def check_local(place: str, what: str, instead: str = _PACK) -> None:
     """Checks that a place is no URL.
 
     Args:
-        place: a path.
         what: the word for what is read, in the plural.
         instead: what a user of URLs can do, beside a copy.
-
-    Raises:
-        ValueError: it is a URL.
     """
     if scheme_of(place) and not os.path.exists(place):
         raise ValueError(
@@ -156,11 +147,7 @@ class HubPlace(NamedTuple):
 
 
 def hub_place(url: str) -> HubPlace:
-    """Returns the parts of a URL of scheme hf.
-
-    Raises:
-        ValueError: it names no repository.
-    """
+    """Returns the parts of a URL of scheme hf."""
     match = _AFTER_SCHEME.fullmatch(url[len("hf://") :])
     if match is None or (match[1] is None and match[2].partition("/")[0] in {*_KINDS, "buckets"}):
         raise ValueError(

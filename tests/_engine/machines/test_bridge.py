@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -171,10 +172,30 @@ def test_other_versions_end_the_run_and_both_are_named(played: Played) -> None:
     assert "host b (10.0.0.2) runs Stoker 9.9, Python 2.7" in failure.text and versions()[0] in failure.text
 
 
+@pytest.mark.parametrize("sent", [pickle.dumps(Ray(1)), b"no pickle", pickle.dumps(("UnitDone", 1)), pickle.dumps(7)])
+def test_message_that_no_worker_sends_names_its_worker(played: Played, sent: bytes) -> None:
+    agent = ready(played)
+    agent.data.queue_bytes(memoryview(struct.pack("<Q", len(sent)) + sent))
+    agent.data.flush()
+    failure = pickle.loads(played.hears(Broken).failure)  # type: ignore[union-attr]
+    assert "worker 0 (7 on host b (10.0.0.2)) sent a message that is none of a worker's" in failure.text
+
+
 def test_silent_host_is_lost(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     ready(played)
     monkeypatch.setattr(bridges, "SILENT", 0.0)
     assert played.hears(RemoteExited) == RemoteExited(0, None, 0, 1, "", True)
+
+
+def test_host_that_copies_the_dataset_is_silent_for_longer(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = Agent(played, played.start(0))
+    played.await_(lambda: played.bridge._remotes[0].name)
+    monkeypatch.setattr(bridges, "SILENT", 0.0)
+    ready(played, 1)
+    played.hears(RemoteExited)  # of the second, which has its dataset
+    assert played.bridge._remotes[0].name
+    agent.control.send(Activities(0, 0, 1, 0))
+    assert played.hears(RemoteStartFailed) == RemoteStartFailed(0, "its host is lost (7 on host b (10.0.0.2))")
 
 
 def test_host_that_is_lost_before_its_worker_began_is_replaced(played: Played) -> None:
@@ -257,11 +278,35 @@ def test_cluster_that_cannot_be_used_ends_the_run(played: Played) -> None:
     assert "no cluster" in pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("why", "advice"),
+    [
+        ("RuntimeError: Version mismatch: The cluster was started with: Ray: 2.1", "same versions of Ray and Python"),
+        ("ObjectStoreFullError: Failed to put object", "--object-store-memory"),
+        ("ConnectionError: Could not find any running Ray instance.", "ray start --head"),
+    ],
+)
+def test_advice_fits_the_error_of_ray(played: Played, why: str, advice: str) -> None:
+    played.report(Unreachable(why))
+    text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+    assert why in text and advice in text
+
+
 def test_missing_room_ends_a_run_without_workers() -> None:
     played = Played(start_timeout=0.0)
     played.start(0)
     text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
     assert "none of the 1 remote workers" in text and "CPU: 1 each, 0 free of 2" in text
+    played.close_all()
+
+
+def test_process_that_does_not_start_is_no_missing_room() -> None:
+    played = Played(local=1, start_timeout=0.0)
+    played.explain = lambda: played.report(Shortage("CPU: 1 each, 2 free of 3", True))  # type: ignore[method-assign]
+    played.start(0)
+    failed = played.hears(RemoteStartFailed)
+    assert isinstance(failed, RemoteStartFailed) and "no room" not in failed.why
+    assert "has not started its process after 0 s (start_timeout): CPU: 1 each, 2 free of 3" in failed.why
     played.close_all()
 
 

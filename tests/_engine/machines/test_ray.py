@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,18 +13,21 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import stoker
-from stoker.errors import WorkerStartError
+from stoker.errors import CannotSendError, WorkerStartError
 from stoker.events import Event, WorkerDied, WorkerRetired
+from stoker.testing.backends import BackendSuite
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.timeout(300), pytest.mark.leaves_behind("the cluster of this module")]
+psutil: Any = pytest.importorskip("psutil")
+pytestmark = [pytest.mark.timeout(500), pytest.mark.leaves_behind("the cluster of this module")]
 
 SAMPLES = 60
 
@@ -63,24 +67,84 @@ def cluster() -> Iterator[Any]:
         made.shutdown()
 
 
+def on(address: str, **options: Any) -> stoker.Ray:
+    """Returns a worker of the cluster; machines that run tests are busy."""
+    return stoker.Ray(1, address=address, start_timeout=150, **options)
+
+
 def batches(
     workers: int, remote: stoker.Ray | None, gate: str = "", slow: float = 0.0, **arguments: Any
 ) -> Iterator[list[Any]]:
     arguments = {"seed": 5, "output": "numpy", "shuffle": True, **arguments}
-    arguments |= {"timeout": 100} if workers or remote is not None else {}
+    arguments |= {"timeout": 200} if workers or remote is not None else {}
     with stoker.DataLoader(Numbered(gate, slow), 6, num_workers=workers, remote=remote, **arguments) as loader:
-        for rows, numbers in loader:
-            yield [rows.sum(axis=1).tolist(), numbers.tolist()]
+        yield from map(plain, loader)
+
+
+def plain(batch: Any) -> list[Any]:
+    return [batch[0].sum(axis=1).tolist(), batch[1].tolist()]
 
 
 def test_ray_workers_make_the_same_batches(cluster: Any) -> None:
-    assert [*batches(0, stoker.Ray(1, address=cluster.address))] == [*batches(0, None)]
+    assert [*batches(0, on(cluster.address))] == [*batches(0, None)]
+
+
+class Record(NamedTuple):
+    number: int
+
+
+@dataclass
+class Boxed:
+    records: list[Record]
+
+
+class Records(stoker.Dataset[Any]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return Boxed([Record(index)])
+
+
+def as_list(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+@pytest.mark.parametrize("pool", [None, "classes"])
+def test_error_has_the_line_that_names_classes(cluster: Any, pool: str | None) -> None:
+    def loaded(classes: list[str]) -> list[Any]:
+        remote = stoker.Ray(1, address=cluster.address, pool=pool, classes=classes)
+        arguments: Any = {"collate_fn": as_list, "timeout": 100, "remote": remote}
+        with stoker.DataLoader(
+            Records(), 2, persistent_workers=True, **arguments
+        ) as loader:  # they end with the loader
+            return [sample for batch in loader for sample in batch]
+
+    with pytest.raises(CannotSendError) as told:
+        loaded([])
+    named = re.search(r"remote=stoker\.Ray\(\.\.\., classes=(.*)\)", str(told.value))
+    assert named is not None and json.loads(named[1]) == [f"{__name__}:Boxed", f"{__name__}:Record"]
+    assert loaded(json.loads(named[1])) == [Boxed([Record(index)]) for index in range(4)]
 
 
 def test_two_ranks_share_the_workers_of_a_pool(cluster: Any) -> None:
-    remote = stoker.Ray(1, address=cluster.address, pool="shared")  # there is one CPU for both
+    remote = on(cluster.address, pool="shared")  # there is one CPU for both
     one, other = (batches(0, remote, seed=seed) for seed in (5, 6))
     assert [*zip(one, other, strict=True)] == [*zip(batches(0, None), batches(0, None, seed=6), strict=True)]
+
+
+@pytest.mark.long
+def test_workers_end_with_a_trainer_that_is_killed(cluster: Any, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TRAINER)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    arguments = [sys.executable, str(program), cluster.address, ""]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as one:
+        assert one.stdout is not None and one.stdout.readline() == "begun\n"
+        left = [*_working_for_trainers(cluster), *psutil.Process(one.pid).children(recursive=True)]
+        assert len(left) >= 4  # agent and worker, zygote and bridge
+        one.kill()
+    _await_end(left)
 
 
 @pytest.mark.long
@@ -88,17 +152,31 @@ def test_pool_of_two_trainers_ends_after_the_last(cluster: Any, tmp_path: Path) 
     program = tmp_path / "program.py"
     program.write_text(TRAINER)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    arguments = [sys.executable, str(program), cluster.address]
+    arguments = [sys.executable, str(program), cluster.address, "trainers"]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
-    with subprocess.Popen([*arguments, "1"], **pipes) as one, subprocess.Popen([*arguments, "2"], **pipes) as other:
+    with subprocess.Popen(arguments, **pipes) as one, subprocess.Popen(arguments, **pipes) as other:
         assert one.stdout.readline() == other.stdout.readline() == "begun\n"
+        left = _working_for_trainers(cluster)
         other.kill()
-        printed, _ = one.communicate("\n", 100)
+        printed, _ = one.communicate("\n", 200)
     assert json.loads(printed) == list(range(8))
-    until = time.monotonic() + 30
-    while pool_processes():
-        assert time.monotonic() < until, "the pool outlives its trainers"
-        time.sleep(0.1)
+    _await_end(left)
+
+
+def _working_for_trainers(cluster: Any) -> list[Any]:
+    """Returns the processes of actors of ours, and what they have started."""
+    found = []
+    for node in cluster.list_all_nodes():
+        for process in psutil.Process(node.all_processes["raylet"][0].process.pid).children():
+            if "".join(process.cmdline()).startswith(("ray::Agent", "ray::PoolAgent")):
+                found += [process, *process.children(recursive=True)]
+    assert found
+    return found
+
+
+def _await_end(left: list[Any]) -> None:
+    _, alive = psutil.wait_procs(left, 30)
+    assert not alive, "processes outlive their trainer"
 
 
 TRAINER = """
@@ -113,8 +191,8 @@ class Own:
         return index
 
 if __name__ == "__main__":
-    remote = stoker.Ray(1, address=sys.argv[1], pool="trainers")
-    iterator = iter(stoker.DataLoader(Own(), 1, output="numpy", timeout=100, remote=remote))
+    remote = stoker.Ray(1, address=sys.argv[1], start_timeout=150, pool=sys.argv[2] or None)
+    iterator = iter(stoker.DataLoader(Own(), 1, output="numpy", timeout=200, remote=remote))
     made = next(iterator).tolist()
     print("begun", flush=True)
     sys.stdin.readline()
@@ -122,18 +200,11 @@ if __name__ == "__main__":
 """
 
 
-def pool_processes() -> list[int]:
-    """Returns the processes of pools on this machine."""
-    import psutil
-
-    return [process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == "stoker-pool"]
-
-
 @pytest.mark.filterwarnings("ignore:worker . (.* is lost|cannot be started again):stoker.StokerWarning")
 def test_node_that_is_killed_and_another_that_joins(cluster: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     node = cluster.add_node(num_cpus=1, resources={"other": 1}, object_store_memory=80 << 20)
-    remote = stoker.Ray(1, address=cluster.address, resources={"other": 1})
+    remote = on(cluster.address, resources={"other": 1})
     arrived = []
     for batch in batches(0, remote, str(gate), max_restarts=0):
         arrived.append(batch)
@@ -150,7 +221,7 @@ def test_cluster_that_is_not_there() -> None:
 
 
 def test_resources_that_are_not_there(cluster: Any) -> None:
-    remote = stoker.Ray(1, address=cluster.address, resources={"none": 2}, start_timeout=1)
+    remote = stoker.Ray(1, address=cluster.address, resources={"none": 2}, start_timeout=5)
     with pytest.raises(WorkerStartError, match=r"none: 2 each, 0 free of 0; . node"):
         next(batches(0, remote))
 
@@ -162,7 +233,7 @@ def test_drained_node_finishes_its_units(cluster: Any) -> None:
 
     node = cluster.add_node(num_cpus=1, resources={"drained": 1}, object_store_memory=80 << 20)
     told: list[Event] = []
-    remote = stoker.Ray(1, address=cluster.address, resources={"drained": 1})
+    remote = on(cluster.address, resources={"drained": 1})
     arrived = []
     for batch in batches(0, remote, max_restarts=0, on_event=told.append, slow=0.05):
         arrived.append(batch)
@@ -176,8 +247,8 @@ def test_drained_node_finishes_its_units(cluster: Any) -> None:
 
 @pytest.mark.long
 def test_machine_joins_where_all_workers_are_busy(cluster: Any) -> None:
-    remote = stoker.Ray(1, address=cluster.address)
-    dataset = Numbered(slow=0.2)
+    remote = on(cluster.address)
+    dataset = Numbered(slow=1.0)  # longer than messages take on a busy machine
     with stoker.DataLoader(
         dataset, 6, num_workers="auto", persistent_workers=True, remote=remote, output="numpy"
     ) as loader:
@@ -224,11 +295,11 @@ class Slow(Numbered):
 @pytest.mark.filterwarnings("ignore:worker . cannot be started again yet:stoker.StokerWarning")
 def test_node_that_is_lost_before_any_worker_began(cluster: Any, tmp_path: Path) -> None:
     node = cluster.add_node(num_cpus=1, resources={"early": 1}, object_store_memory=80 << 20)
-    remote = stoker.Ray(1, address=cluster.address, resources={"early": 1})
+    remote = on(cluster.address, resources={"early": 1})
     arrived: list[int] = []
 
     def load() -> None:
-        with stoker.DataLoader(Slow(str(tmp_path)), 6, remote=remote, output="numpy", timeout=100) as loader:
+        with stoker.DataLoader(Slow(str(tmp_path)), 6, remote=remote, output="numpy", timeout=200) as loader:
             arrived.extend(len(rows) for rows, _ in loader)
 
     thread = threading.Thread(target=load)  # Ray starts nodes in the main thread
@@ -248,13 +319,13 @@ def test_loaders_in_workers_of_ray_train(cluster: Any, tmp_path: Path) -> None:
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    def plain(loader: Any) -> list[Any]:
+    def taken(loader: Any) -> list[Any]:
         with loader:
-            return [[rows.sum(axis=1).tolist(), numbers.tolist()] for rows, numbers in loader]
+            return [*map(plain, loader)]
 
     def made(rank: int, **arguments: Any) -> list[Any]:
         sampler = stoker.DistributedSampler(Numbered(), 2, rank, shuffle=True, seed=1)
-        return plain(stoker.DataLoader(Numbered(), 6, sampler=sampler, seed=5, output="numpy", **arguments))
+        return taken(stoker.DataLoader(Numbered(), 6, sampler=sampler, seed=5, output="numpy", **arguments))
 
     def under_torch(num_workers: int) -> list[Any]:
         import torch
@@ -264,8 +335,8 @@ def test_loaders_in_workers_of_ray_train(cluster: Any, tmp_path: Path) -> None:
 
     def train_loop_per_worker(config: dict[str, str]) -> None:
         rank = ray.train.get_context().get_world_rank()
-        results = [made(rank, num_workers=2, timeout=100)]
-        results.append(made(rank, num_workers=1, remote=stoker.Ray(1, num_cpus=0.5), timeout=100))
+        results = [made(rank, num_workers=2, timeout=200)]
+        results.append(made(rank, num_workers=1, remote=stoker.Ray(1, num_cpus=0.5), timeout=200))
         with stoker.install():
             results.append(under_torch(1))
         Path(config["folder"], f"{rank}.json").write_text(json.dumps(results))
@@ -291,6 +362,62 @@ def test_loaders_in_workers_of_ray_train(cluster: Any, tmp_path: Path) -> None:
         assert [index for batch in installed for index in batch] == [*range(SAMPLES)]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
+class TestRayWorkers(BackendSuite):
+    """One worker of Ray, alone or beside one of this machine."""
+
+    address = ""
+
+    @pytest.fixture(autouse=True)
+    def reached(self, cluster: Any) -> None:
+        type(self).address = cluster.address
+
+    def loader(self, dataset: Any, workers: int, **arguments: Any) -> Any:
+        if workers:
+            arguments |= {"num_workers": workers - 1, "remote": on(self.address), "timeout": 200}
+        return super().loader(dataset, 0, **arguments)
+
+
+@pytest.mark.long
+def test_state_moves_between_local_workers_and_ray(cluster: Any) -> None:
+    expected = [*batches(0, None)]
+    remote = on(cluster.address)
+    settings: Any = {"seed": 5, "shuffle": True, "output": "numpy", "timeout": 200}
+    for first, second in ({"num_workers": 1}, {"remote": remote}), ({"remote": remote}, {"num_workers": 2}):
+        with (
+            stoker.DataLoader(Numbered(), 6, **settings, **first) as one,
+            stoker.DataLoader(Numbered(), 6, **settings, **second) as other,
+        ):
+            iterator = iter(one)
+            arrived = [plain(next(iterator)) for _ in range(4)]
+            other.load_state_dict(one.state_dict())
+            arrived += map(plain, other)
+        assert arrived == expected
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:worker . (.* is lost|cannot be started again):stoker.StokerWarning")
+@pytest.mark.parametrize("fault", ["raylet", "pause"])
+def test_node_without_raylet_or_time(cluster: Any, tmp_path: Path, fault: str) -> None:
+    gate = tmp_path / "gate"
+    node = cluster.add_node(num_cpus=1, resources={fault: 1}, object_store_memory=80 << 20)
+    remote = on(cluster.address, resources={fault: 1})
+    arrived, processes = [], []
+    for batch in batches(0, remote, str(gate), slow=0.05, max_restarts=0):
+        arrived.append(batch)
+        if len(arrived) == 1:
+            processes = _processes(node)
+            cluster.add_node(num_cpus=1, resources={fault: 1}, object_store_memory=80 << 20)
+            for pid in processes[-1:] if fault == "raylet" else processes:
+                os.kill(pid, signal.SIGKILL if fault == "raylet" else signal.SIGSTOP)
+            gate.touch()
+        if len(arrived) == 6 and fault == "pause":  # made on the other node
+            _send(processes, signal.SIGCONT)
+    assert arrived == [*batches(0, None)]
+    _send(processes, signal.SIGKILL)
+
+
 def _gcs(cluster: Any) -> Any:
     from ray._raylet import GcsClient
 
@@ -299,9 +426,16 @@ def _gcs(cluster: Any) -> Any:
 
 def _kill(node: Any) -> None:
     """Kills a node with all its processes, as a machine that loses its power."""
-    import psutil
+    _send(_processes(node), signal.SIGKILL)
 
+
+def _processes(node: Any) -> list[int]:
+    """Returns the processes of a node, the raylet last."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-    for process in [*raylet.children(recursive=True), raylet]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            os.kill(process.pid, signal.SIGKILL)
+    return [process.pid for process in [*raylet.children(recursive=True), raylet]]
+
+
+def _send(processes: list[int], number: int) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -6,6 +6,7 @@ import pickle
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,8 @@ from stoker._engine.messages import (
 )
 from stoker._engine.process.channel import Channel, pair
 from stoker._engine.timings import UnitTimings
+from stoker._engine.transport.leaves import Leaf, pack
+from stoker.errors import CannotSendError
 
 MEMORY = bytearray(64)
 
@@ -45,8 +48,8 @@ class Ends:
     def memory(self, number: int, offset: int, capacity: int, size: int) -> memoryview:
         return memoryview(MEMORY)[offset : offset + size]
 
-    def answers(self, unit: int, data: bytes) -> None:
-        value = (0, len(data), b"leaves", b"pickle", {})
+    def answers(self, unit: int, data: bytes, leaves: bytes = b"", pickled: object = b"pickle") -> None:
+        value = (0, len(data), leaves, pickled, {})
         self.worker.send(UnitDone(unit, "batch", value, 0.5, plain(UnitReport()), 0.25))
         self.worker.queue_bytes(memoryview(data))
         self.worker.flush()
@@ -71,17 +74,17 @@ def ends() -> Iterator[Ends]:
 
 
 def test_offered_slot_is_used_without_a_question(ends: Ends) -> None:
-    ends.remote.pass_on(packed(Unit(8, b"work", (2, 16, 8), (), None)))
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
     (unit,) = ends.worker.receive()
-    assert unit.slot is None and unit.work == b"work"
+    assert not unit.slots and unit.work == b"work"
     ends.answers(8, b"12345678")
     (done,) = ends.heard()
-    assert isinstance(done, UnitDone) and done.value == (2, 8, b"leaves", b"pickle", {}) and done.unit == 8
+    assert isinstance(done, UnitDone) and done.value == (2, 8, b"", b"pickle", {}) and done.unit == 8
     assert MEMORY[16:24] == b"12345678"
 
 
 def test_slot_is_asked_for_where_the_offered_one_is_small(ends: Ends) -> None:
-    ends.remote.pass_on(packed(Unit(8, b"work", (2, 16, 4), (), None)))
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 4)], (), None)))
     ends.answers(8, b"abcdefgh")
     assert ends.heard() == [SlotWanted(8, 8, 1, 0)]
     ends.remote.read()  # it waits
@@ -104,10 +107,48 @@ def test_batch_without_memory_is_an_error_and_the_next_is_read(ends: Ends) -> No
     (done,) = ends.heard()
     assert isinstance(done, UnitDone) and done.kind == "error"
     assert "more than there is" in pickle.loads(done.value).text  # type: ignore[arg-type]
-    ends.remote.pass_on(packed(Unit(9, b"work", (2, 0, 8), (), None)))
+    ends.remote.pass_on(packed(Unit(9, b"work", [(2, 0, 8)], (), None)))
     ends.answers(9, b"ok")
     (done,) = ends.heard()
     assert isinstance(done, UnitDone) and done.kind == "batch" and MEMORY[:2] == b"ok"
+
+
+def leaf(begin: int, size: int) -> bytes:
+    return pack([Leaf(begin, size, False, "<u1", (size,), None, False)])
+
+
+@pytest.mark.parametrize(
+    ("leaves", "pickled"),
+    [(leaf(0, 9), b""), (leaf(-8, 8), b""), (leaf(8, 0), (1 << 40, 8)), (b"", (4, 5)), (b"", (4, -1))],
+    ids=["longer", "before", "elsewhere", "behind", "negative"],
+)
+def test_parts_outside_of_the_batch_are_refused(ends: Ends, leaves: bytes, pickled: object) -> None:
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
+    with pytest.raises(CannotSendError, match="a batch of 8 bytes with parts at"):
+        ends.answers(8, b"12345678", leaves, pickled)
+    assert ends.heard() == []
+
+
+@pytest.mark.parametrize(("dtype", "is_tensor"), [("O", False), ("quint8", True), ("_import_dotted_name", True)])
+def test_leaves_that_are_no_numbers_are_refused(ends: Ends, dtype: str, is_tensor: bool) -> None:
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
+    with pytest.raises(CannotSendError, match=f"a leaf of {dtype}"):
+        ends.answers(8, b"12345678", pack([Leaf(0, 8, is_tensor, dtype, (1,), None, False)]))
+
+
+def test_parts_within_the_batch_are_taken(ends: Ends) -> None:
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
+    ends.answers(8, b"12345678", leaf(0, 4), (4, 4))
+    assert len(ends.heard()) == 1
+
+
+@pytest.mark.parametrize("kind", ["batch", "run", "rows", "misfit", "short"])
+def test_answer_in_a_slot_of_others_is_refused(ends: Ends, kind: Any) -> None:
+    value = (5, 0, b"", b"pickle", {})
+    ends.worker.send(UnitDone(8, kind, value, 0.5, plain(UnitReport()), 0.25))
+    with pytest.raises(CannotSendError):
+        ends.remote.read()
+    assert ends.heard() == []
 
 
 def test_times_are_those_of_the_trainers_clock(ends: Ends) -> None:

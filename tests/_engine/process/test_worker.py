@@ -73,7 +73,7 @@ class Curious:
 
 
 def unit(number: int, known: Any = ()) -> Unit:
-    return Unit(number, pickle.dumps(f"unit {number}"), None, known, None)
+    return Unit(number, pickle.dumps(f"unit {number}"), [], known, None)
 
 
 def seen(*arrivals: list[ToWorker]) -> list[tuple[Any, list[Any]]]:
@@ -199,7 +199,7 @@ def test_worker_without_memory_for_a_batch_gives_back_its_own(part: Any, monkeyp
             told.append(message)
 
     refused = SlotGiven(1, "there is none" if part is None else None)
-    worker = Telling([Unit(0, pickle.dumps("unit 0"), None, (), part)], [refused])
+    worker = Telling([Unit(0, pickle.dumps("unit 0"), [], (), part)], [refused])
     with pytest.raises(OverError):
         worker.run(lambda number: Large())
     question = SlotWanted if part is None else RowsWanted

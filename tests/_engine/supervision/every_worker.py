@@ -55,8 +55,8 @@ class SlotsByAll(SlotAllocator):
 
     def _earlier(self, unit: int) -> int:
         assert self._asks == sorted(self._asking.values())
-        earlier = sum(1 for other in self._dispatch.outstanding if other < unit and other not in self._slots)
-        return earlier + self._dispatch.more_before(unit)
+        runs = [range(first, first + self._dispatch._lengths.get(first, 1)) for first in self._dispatch.outstanding]
+        return sum(1 for run in runs for other in run if other < unit and other not in self._slots)
 
     def spoken_for(self, worker: int = -1) -> int:
         assert self._memory is not None

@@ -282,14 +282,6 @@ class Interleavings(RuleBasedStateMachine):
         if kind == "dropped":
             assert unit < self.dropped_below and unit not in self.unanswered
             return
-        if kind == "run":  # the last one has the slot of all
-            last = unit + len(value) - 1
-            for each in range(unit, last):
-                self.take_one(each, "run", None, None)
-            unit, (kind, value, _) = last, value[-1]
-        self.take_one(unit, kind, value, slot)
-
-    def take_one(self, unit: int, kind: str, value: Any, slot: Any) -> None:
         self.unanswered.remove(unit)  # or it were answered twice
         self.answers[unit] = None if slot is None else (self.memory, slot[0])
         assert kind != "batch" or value[0] == (slot and slot[0])
@@ -360,7 +352,7 @@ class Interleavings(RuleBasedStateMachine):
         worker = self.there[number]
         assert not worker.is_dismissed or not isinstance(message, messages.Unit)
         match message:
-            case messages.Unit(unit, _, slot, _, part, _):
+            case messages.Unit(unit, work, slots, _, part, _):
                 assert worker.is_ready and self.bound.get(unit, number) == number
                 assert [held.unit for held in worker.units] < [unit], "a worker has an earlier unit behind a later one"
                 if self.room is not None and not worker.units:
@@ -368,7 +360,8 @@ class Interleavings(RuleBasedStateMachine):
                     alone = unit == min(self.supervisor.outstanding) and all(other.waits for other in before)
                     assert alone or len(before) < self.room
                 worker.units.append(message)
-                worker.slots[unit] = slot
+                worker.slots.update(zip(itertools.count(unit), slots))
+                assert len(slots) <= (len(work) if isinstance(work, list) else 1)
                 assert len(worker.units) <= 2 and (part is None or len(worker.units) == 1)
             case messages.Drop(before):
                 assert before == self.dropped_below
@@ -402,9 +395,9 @@ class Interleavings(RuleBasedStateMachine):
         """It answers, or asks for the memory that it needs."""
         worker = self.there[number]
         unit, work, _, _, part, _ = worker.units[0]
-        slot = worker.slots[unit]
-        if isinstance(work, list):
-            self.one_step_of_a_run(worker, number, fails, seconds)
+        slot = worker.slots.get(unit)
+        if isinstance(work, list) and unit < self.dropped_below:
+            self.answer(number, "empty", b"", seconds)
         elif worker.refused or fails:
             kind, value = ("short", (False, b"samples")) if part is not None and worker.refused else ("error", b"")
             self.answer(number, kind, value, seconds)
@@ -414,48 +407,20 @@ class Interleavings(RuleBasedStateMachine):
             question = messages.SlotWanted if part is None else messages.RowsWanted
             own = 0 if self.room is None else MUCH
             if part is None:
-                worker.slots[unit] = None
+                worker.slots.pop(unit, None)
             self.say(Heard(number, question(unit, self.size[unit], worker.asked, own)))
         elif part is None:
             self.answer(number, "batch", (slot[0], self.size[unit]), seconds)
         else:
             self.answer(number, "rows", (LAYOUT, {}, b"form"), seconds)
 
-    def one_step_of_a_run(self, worker: Played, number: int, fails: bool, seconds: float) -> None:
-        """It answers with the batches that have room, or with one, and keeps the rest; or it asks for memory."""
-        unit, works = worker.units[0][:2]
-        sizes = [self.size[unit + place] for place in range(len(works))]
-        slot = worker.slots[unit]
-        if unit < self.dropped_below or worker.refused:
-            self.answer_run(number, len(works) if unit < self.dropped_below else 1, None, seconds)
-        elif slot is None or slot[2] < sizes[0]:
-            worker.asked += 1
-            worker.waits = True
-            worker.slots[unit] = None
-            own = 0 if self.room is None else MUCH
-            self.say(Heard(number, messages.SlotWanted(unit, sizes[0], worker.asked, own, sum(sizes))))
-        else:
-            used = [total for total in itertools.accumulate(sizes) if total <= slot[2]]
-            made = 1 if fails else len(used)
-            self.answer_run(number, made, (slot[0], used[made - 1]), seconds)
-
-    def answer_run(self, number: int, made: int, value: Any, seconds: float) -> None:
-        worker = self.there[number]
-        unit, works = worker.units.pop(0)[:2]
-        worker.refused = False
-        worker.slots.pop(unit)
-        said = tuple(UnitReport(samples=1))
-        outcomes = [("empty", b"", said) if value is None else ("batch", value, said)] * made
-        if left := works[made:]:
-            worker.units.insert(0, messages.Unit(unit + made, left, None, (), None, ()))
-            worker.slots[unit + made] = None
-        self.say(Heard(number, messages.UnitDone(unit, "run", outcomes, seconds, said, seconds, len(left))))
-
     def answer(self, number: int, kind: Any, value: Any, seconds: float) -> None:
         worker = self.there[number]
         unit = worker.units.pop(0)
         worker.refused = False
-        worker.slots.pop(unit.unit)
+        worker.slots.pop(unit.unit, None)
+        if isinstance(unit.work, list) and (rest := unit.work[1:]):  # of a run, which it makes next
+            worker.units.insert(0, unit._replace(unit=unit.unit + 1, work=rest))
         samples = 1 if unit.part is None else unit.part[1] - unit.part[0]
         said = tuple(UnitReport(samples=samples))
         self.say(Heard(number, messages.UnitDone(unit.unit, kind, value, seconds, said, seconds)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from stoker._engine.supervision.dispatch import Assignment, Dispatch
-from stoker._engine.supervision.slot_allocator import MUCH, SlotAllocator, WorkerMemory
+from stoker._engine.supervision.slot_allocator import LARGEST, MUCH, SlotAllocator, WorkerMemory
 from stoker._engine.transport import segments
 from stoker._engine.transport.arena import Arena, Slot, SpokenFor, rounded
 from stoker._engine.transport.segments import ArenaFiles
@@ -102,16 +102,6 @@ def test_an_earlier_unit_is_served_first() -> None:
     assert slots.is_asked and slots.starved_for is None
 
 
-def test_run_gets_its_wish_where_memory_is_plentiful() -> None:
-    slots, _ = lending(free=3, units=3)
-    slots.asked(0, 0, 10, wish=40)
-    assert granted(slots) == {0: Slot(1, 0, 40)}
-    slots, rooms = lending(free=2, units=3)
-    rooms.can_give = lambda count, size, spoken_for=None: size <= 10  # type: ignore[method-assign, misc]
-    slots.asked(0, 0, 10, wish=40)
-    assert granted(slots) == {0: Slot(1, 0, 10)} and slots.starved_for is None
-
-
 def test_a_worker_waits_for_its_latest_question_alone() -> None:
     slots, rooms = lending(free=0, units=2)
     slots.asked(1, 1, 10)
@@ -125,9 +115,9 @@ def test_slots_posted_by_the_trainer_are_granted() -> None:
     board = Posted()
     slots, rooms = lending(free=0, units=1, board=board)
     slots.answered(0, "batch", (None, 10))  # the usual size
-    assert slots.offer(0) is None and slots.share(0, 10, 0) is None
+    assert not slots.offer(0) and slots.share(0, 10, 0) is None
     board.numbers = [5]
-    assert slots.offer(0) == Slot(1, 0, 10)
+    assert slots.offer(0) == [Slot(1, 0, 10)]
     slots.asked(0, 0, 20)  # the one that was offered is free
     assert granted(slots) == {0: Slot(2, 0, 20)} and not rooms.free
 
@@ -184,9 +174,9 @@ def test_small_slot_is_returned_before_a_larger_request() -> None:
 def test_exchanged_slot_is_freed_once_even_without_a_grant() -> None:
     slots, rooms = lending(free=1, units=2)
     slots.answered(0, "batch", (None, 10))
-    assert slots.offer(0) is not None
+    assert slots.offer(0)
     slots.asked(0, 0, 20)
-    assert slots.offer(1) is None and rooms.free == 1
+    assert not slots.offer(1) and rooms.free == 1
     rooms.free = 0  # another has it by now
     assert granted(slots, hungry_for=0) == {0: "full"}
     assert slots.answered(0, "error", b"") is None
@@ -196,7 +186,7 @@ def test_exchanged_slot_is_freed_once_even_without_a_grant() -> None:
 def test_slow_worker_asks_for_a_slot_when_it_needs_it() -> None:
     slots, _ = lending(free=3, units=2, seconds=1.0)
     slots.answered(0, "batch", (3, 900))
-    assert slots.offer(1) is None
+    assert not slots.offer(1)
 
 
 def test_part_of_a_batch_comes_with_a_shared_or_idle_slot() -> None:
@@ -213,16 +203,34 @@ def test_part_of_a_batch_comes_with_a_shared_or_idle_slot() -> None:
     assert slots.offer_to_share(0) is None and rooms.free == 1  # it is for who waits
 
 
+def test_each_unit_of_a_run_gets_a_slot() -> None:
+    """As far as memory goes, and not beyond a megabyte; idle or new."""
+    for free, size, expected in ((9, 10, 4), (3, 10, 3), (9, LARGEST // 2, 2), (9, 9 * LARGEST, 1)):
+        slots, rooms = lending(free=free, units=0)
+        slots.answered(0, "batch", (None, size))
+        assert [slot.number for slot in slots.offer(1, 4)] == list(range(1, expected + 1))
+        assert rooms.free == free - expected
+        slots.lost(0, range(1, 5))
+        assert rooms.free == free
+
+
+def test_run_leaves_memory_for_earlier_units() -> None:
+    slots, rooms = lending(free=4, units=2)
+    slots.answered(2, "batch", (None, 10))
+    slots._dispatch.submitted(3, None, run=4)
+    assert len(slots.offer(3, 4)) == 2 and rooms.free == 2
+
+
 def test_usual_size_is_offered_unless_a_worker_waits() -> None:
     slots, rooms = lending(free=3, units=2)
-    assert slots.offer(0) is None  # nothing is known yet
+    assert not slots.offer(0)  # nothing is known yet
     assert slots.answered(0, "batch", (3, 900)) == Slot(3, 0, 1)
-    assert slots.offer(1) == Slot(1, 0, 900)
+    assert slots.offer(1) == [Slot(1, 0, 900)]
     slots.asked(1, 1, 1000)
-    assert slots.offer(0) is None
+    assert not slots.offer(0)
     slots.lost(1, [1])
     assert not slots.is_asked
-    assert slots.offer(0) == Slot(2, 0, 900) and rooms.free == 2
+    assert slots.offer(0) == [Slot(2, 0, 900)] and rooms.free == 2
     assert slots.answered(0, "end", b"") is None
     assert rooms.free == 3
 

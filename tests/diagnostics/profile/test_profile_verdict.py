@@ -127,7 +127,7 @@ def test_durations() -> None:
     for seconds in range(1, 51):
         collected.add(float(seconds))
     collected.extend([float(seconds) for seconds in range(51, 101)])
-    collected.add_to_sum(50.0)
+    collected.seconds += 50.0
     found = collected.times()
     assert (found.count, found.seconds, found.median, found.longest) == (100, 5100.0, 50.5, 100.0)
     assert found.p95 == pytest.approx(95.05)

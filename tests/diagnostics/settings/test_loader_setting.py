@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from stoker.diagnostics.settings.setting_trial import LoaderSetting, Override, put_into, setting_of
@@ -101,11 +99,3 @@ def test_arguments_are_those_of_the_constructor() -> None:
         "threads_per_worker": 8,
         "persistent_workers": True,
     }
-
-
-def test_setting_survives_as_text() -> None:
-    def all_kinds() -> Iterator[LoaderSetting]:
-        yield LoaderSetting(0)
-        yield LoaderSetting(3, 4, 5, 6, True)
-
-    assert [LoaderSetting.of_text(one.as_text()) for one in all_kinds()] == list(all_kinds())

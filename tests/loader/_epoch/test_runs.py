@@ -14,7 +14,7 @@ import pytest
 import stoker
 from stoker._engine.backend import Answer, Cost
 from stoker.loader._epoch import runs
-from stoker.loader._epoch.runs import CHEAP, LARGEST, LONGEST, SMALL, RunLength, longest
+from stoker.loader._epoch.runs import CHEAP, LARGEST, LONGEST, RunLength, longest
 from stoker.loader.record import options_of
 
 
@@ -148,9 +148,10 @@ def test_runs_of_threads_hold_a_megabyte_or_one_batch() -> None:
     assert lengths(answer(1e-4, size=None, value=np.zeros(2 * LARGEST, np.uint8))) == [1, 1]
 
 
-def test_batches_of_processes_that_need_a_slot_are_single() -> None:
-    assert lengths(*[answer(1e-4, size=SMALL - 1)] * 4) == [1, 2, 4, 8, 16]
-    assert lengths(*[answer(1e-4, size=SMALL)] * 3) == [1, 1, 1, 1]
+def test_runs_of_processes_hold_a_megabyte_or_one_batch() -> None:
+    assert lengths(*[answer(1e-4, size=LARGEST // 16)] * 4) == [1, 2, 4, 8, 16]
+    assert lengths(*[answer(1e-4, size=LARGEST // 8)] * 4) == [1, 2, 4, 8, 8]
+    assert lengths(*[answer(1e-4, size=LARGEST)] * 2) == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -298,3 +299,52 @@ def test_loop_keeps_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         return numbers
 
     assert loop([2, 4, 6]) == loop([])
+
+
+def states() -> tuple[int, ...]:
+    """What a sample sees of the global generators, beside their numbers."""
+    legacy: Any = np.random.get_state()
+    jumped = np.random.RandomState(np.random.mtrand._rand._bit_generator.jumped()).randint(2**30)
+    seen = random.getstate(), legacy[1].tolist(), legacy[2:], torch.get_rng_state()[8:].tolist()  # not `initial_seed`
+    return int(legacy[1][0]), jumped, *(zlib.crc32(repr(state).encode()) for state in seen)
+
+
+class Watching:
+    """Sample n is (n, the states before its draws, the draws, the states behind them)."""
+
+    def __init__(self, begins: int, length: int = 120) -> None:
+        self.begins, self.length = begins, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: int) -> tuple[float, ...]:
+        before, draws = states(), [random.random, np.random.standard_normal, lambda: float(torch.randn(1))]
+        return number, *before, *(draw() for draw in draws if number >= self.begins), *states()
+
+
+class WatchingStream(stoker.IterableDataset[Any]):
+    def __init__(self, begins: int) -> None:
+        self.samples = Watching(begins)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.samples.__getitem__, range(120))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "workers"), [(Watching(0), 2), *((WatchingStream(begins), 1) for begins in (0, 40, 120))], ids=str
+)
+def test_states_within_samples_are_those_of_workers(
+    dataset: Any, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the short path begins and on it: a state does not show which path a sample took."""
+    look_at_few(monkeypatch)
+
+    def all_samples(**options: Any) -> list[Any]:
+        loader = stoker.DataLoader(dataset, batch_size=4, seed=7, collate_fn=list, **options)
+        return [batch for _ in range(2) for batch in loader]
+
+    own = all_samples()
+    assert all_samples(num_workers=workers) == own
+    monkeypatch.setattr(seeding, "is_there", False)
+    assert all_samples() == own

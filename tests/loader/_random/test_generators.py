@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stoker.loader._random import generators
-from stoker.loader._random.generators import PythonState, global_streams, mix, step, stream_of
+from stoker.loader._random.generators import global_streams, mix, step, stream_of
 from stoker.loader._random.mersenne_twister import TorchTwister
 
 KEY = 0x0123456789ABCDEF
@@ -335,22 +333,6 @@ def test_draw_of_another_thread_after_the_public_call_is_seen(monkeypatch: pytes
         before = stream.state()
     assert stream.state() != before
     assert stream.state() == public()
-
-
-@settings(max_examples=30)
-@given(data=st.data(), lasting=st.booleans())
-def test_seeds_for_positions_in_a_row_are_those_of_each(data: st.DataObject, lasting: bool) -> None:
-    ours, each = random.Random(1), random.Random(1)
-    state, other = PythonState(ours, salt=7, lasting=lasting), PythonState(each, salt=7)
-    runs = st.tuples(st.integers(0, 2), st.integers(0, 40) | st.integers(2**40, 2**40 + 9), st.integers(1, 40))
-    for key, first, many in data.draw(st.lists(runs, min_size=1, max_size=6)):
-        for position in range(first, first + many):
-            state.seed_at(key, position)
-            other.seed(step(key, position))
-            assert not state.drawn()
-            if draws := data.draw(st.integers(0, 2) | st.sampled_from([15, 16, 17, 400])):
-                numbers = [(one.gauss(0, 1), [one.random() for _ in range(draws)]) for one in (ours, each)]
-                assert numbers[0] == numbers[1] and state.drawn()
 
 
 def test_a_setstate_of_the_users_is_called() -> None:

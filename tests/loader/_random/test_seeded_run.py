@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stoker._core.native import seeding
 from stoker.loader._random.generators import global_streams, step, stream_of
-from stoker.loader._random.seeded_run import Lent, LentInC, SeededRun
+from stoker.loader._random.seeded_run import Lent, SeededRun
 
 torch = pytest.importorskip("torch")
 
@@ -154,14 +154,14 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SeededRun.of([], []) is None
 
 
-@pytest.mark.parametrize("kind", [Lent, pytest.param(LentInC, marks=needs_it)])
+@pytest.mark.parametrize("in_c", [False, pytest.param(True, marks=needs_it)])
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     turns=st.lists(st.tuples(*[st.lists(st.integers(0, len(DRAWS) - 1), max_size=2)] * 2), min_size=1, max_size=6),
     active=st.sets(st.sampled_from(["Python", "NumPy", "torch"])),
 )
 def test_lent_generators_keep_the_numbers_of_the_loop(
-    kind: type[Lent], turns: list[tuple[list[int], list[int]]], active: set[str]
+    in_c: bool, turns: list[tuple[list[int], list[int]]], active: set[str]
 ) -> None:
     """Of both ways, also with samples that seed generators for themselves, and second numbers of normal pairs."""
     streams = global_streams()
@@ -174,9 +174,9 @@ def test_lent_generators_keep_the_numbers_of_the_loop(
     idle = [(stream, stream.state()) for name, stream in streams.items() if name not in active]
     for stream, state in start.items():
         stream.restore(state)
-    known = [stream.in_c() for stream in (*(stream for stream, _ in idle), *(streams[name] for name in active))]
-    others = [streams[name] for name in active]
-    lent = kind(idle, others) if kind is Lent else LentInC(idle, others, known)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeding, "is_there", in_c)
+        lent = Lent(idle, [streams[name] for name in active])
     numbers = []
     for loops, samples in turns:
         lent.lend()
@@ -188,3 +188,94 @@ def test_lent_generators_keep_the_numbers_of_the_loop(
         assert {*lent.take_back()} == {streams[name] for name in kinds - active}, drawn
         numbers.append([DRAWS[draw]() for draw in loops])
     assert numbers == expected
+
+
+@pytest.mark.parametrize("in_c", [False, pytest.param(True, marks=needs_it)])
+@pytest.mark.parametrize("all_idle", [False, True])
+def test_interrupted_batch_gives_the_states_back_later(
+    in_c: bool, all_idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an interrupt has prevented `take_back`, the next `lend` makes up for it. Taking back twice does no harm."""
+    monkeypatch.setattr(seeding, "is_there", in_c)
+    streams = [*global_streams().values()]
+    for stream in streams:
+        stream.seed(5)
+    lent = Lent([(stream, stream.state()) for stream in streams if all_idle], [] if all_idle else streams)
+    for stream in streams:
+        stream.seed(11)
+    random.gauss(0, 1), np.random.standard_normal(), torch.randn(1)
+    loops = [stream.state() for stream in streams]
+    lent.lend()
+    random.gauss(0, 1), np.random.standard_normal(), torch.randn(1)
+    lent.lend()
+    lent.take_back()
+    assert not lent.take_back()
+    assert [stream.state() for stream in streams] == loops
+
+
+@needs_it
+@pytest.mark.parametrize("count", [1, 8, 9, 64, 65, 200])
+def test_states_are_those_that_seeds_leave(count: int) -> None:
+    streams = [*global_streams().values()]
+    made: list[Any] = []
+    run = SeededRun.of(streams, [])
+    assert run is not None
+
+    def states() -> Iterator[Any]:
+        while True:
+            yield random.getstate(), *map(repr, np.random.get_state()), torch.get_rng_state().tolist()
+
+    run.take(3, 7, 2, states(), made, count)
+    by_hand = states()
+    for number, state in enumerate(made):
+        for stream in streams:
+            stream.seed(step(3, 7 + 2 * number))
+        assert next(by_hand) == state, number
+
+
+@needs_it
+@settings(max_examples=30)
+@given(data=st.data())
+def test_seeds_for_single_positions(data: st.DataObject) -> None:
+    """In a row or not, and of several keys."""
+    streams = [*global_streams().values()]
+    run = SeededRun.of(streams, [])
+    assert run is not None
+    runs = st.tuples(st.integers(0, 2), st.integers(0, 40) | st.integers(2**40, 2**40 + 9), st.integers(1, 40))
+    for key, first, many in data.draw(st.lists(runs, min_size=1, max_size=6)):
+        for position in range(first, first + many):
+            run.seed(key, position)
+            states = [stream.state() for stream in streams]
+            for stream in streams:
+                stream.seed(step(key, position))
+            assert [stream.state() for stream in streams] == states
+            DRAWS[data.draw(st.integers(0, len(DRAWS) - 1))]()
+
+
+@needs_it
+def test_foreign_bit_generator_is_left_alone() -> None:
+    """Also the second number of a normal pair that it holds back, and the words of the one before."""
+    legacy = global_streams()["NumPy"]
+    run, own = SeededRun.of([legacy], []), np.random.get_bit_generator()  # type: ignore[attr-defined]
+    lent = Lent([], [legacy])
+    assert run is not None
+    expected = np.random.RandomState(np.random.MT19937(5)).standard_normal(5).tolist()
+
+    def replaced() -> Iterator[float]:
+        np.random.set_bit_generator(np.random.MT19937(5))  # type: ignore[attr-defined]
+        while True:
+            yield np.random.standard_normal()
+
+    made: list[float] = []
+    before = own.state["state"]["key"].tolist()
+    try:
+        iterator = replaced()
+        made.append(next(iterator))
+        lent.lend()
+        run.take(1, 0, 1, iterator, made, 3)
+        lent.take_back()
+        made.append(next(iterator))
+    finally:
+        np.random.set_bit_generator(own)  # type: ignore[attr-defined]
+    assert made == expected
+    assert own.state["state"]["key"].tolist() == before

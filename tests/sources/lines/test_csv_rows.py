@@ -24,7 +24,7 @@ from stoker.sources.lines.by_index import IndexedRecords
 from stoker.sources.lines.csv_rows import CSVDataset, CSVStream
 from stoker.sources.lines.opened_text import Cutting
 from stoker.sources.lines.parsing import FieldParser
-from stoker.sources.storage_of import local_files
+from stoker.sources.storage_of import source_files
 from stoker.testing.datasets import DatasetSuite
 from stoker.testing.streams import StreamSuite, through_json
 
@@ -256,7 +256,7 @@ def test_rows_are_those_of_the_csv_module(tmp_path: Path, text: str, dialect: st
     expected = [row for row in rows if row]
     records: list[list[str]] = []
     fields = FieldParser("utf-8", "strict", cutting)
-    iterator = iter(streaming.UntransformedRecords(local_files([str(path)]), cutting, fields, "utf-8"))
+    iterator = iter(streaming.UntransformedRecords(source_files([str(path)]), cutting, fields, "utf-8"))
     is_closed = True
     while True:
         try:
@@ -267,7 +267,7 @@ def test_rows_are_those_of_the_csv_module(tmp_path: Path, text: str, dialect: st
             assert "a quote is opened and not closed" in str(error)
             is_closed = False
     assert records == (expected if is_closed else expected[:-1])
-    assert IndexedRecords(local_files([str(path)]), cutting, "utf-8", "CSVStream").counts == [len(expected)]
+    assert IndexedRecords(source_files([str(path)]), cutting, "utf-8", "CSVStream").counts == [len(expected)]
 
 
 @pytest.mark.parametrize("text", ['"a"b"c,d', '"a""b",c', 'a"b"c,"d', ',,"",x', '"a"", ",b"c', '"x"'])

@@ -8,10 +8,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <emmintrin.h> /* SSE2, which every x86-64 has */
-#endif
-
 #define EXPORTED __attribute__((visibility("default")))
 
 /* The system's loader picks the version for the processor. */
@@ -22,11 +18,11 @@
 #endif
 
 /* Changes with the interface of any function below: `seeding.py` rejects a library of another version. */
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 EXPORTED int stoker_seeding_version(void) { return VERSION; }
 
-/* `AHEAD` words are made in advance, so that a sample that draws few numbers need not make all 624 new ones. */
-enum { WORDS = 624, LANES = 64, AHEAD = 32, MIDDLE = 397 };
+/* A twister's words, positions that are seeded at a time, and the same for the first ones of an epoch. */
+enum { WORDS = 624, LANES = 64, FEW = 8, SIZE = (WORDS + 1) * sizeof(uint32_t), HELD = 16 };
 
 static uint64_t step(uint64_t key, uint64_t word) { /* `generators.step` */
     key = (key ^ word) + UINT64_C(0x9E3779B97F4A7C15);
@@ -39,114 +35,50 @@ typedef uint32_t Lanes[LANES];
 
 /* The words of a twister, as `random.Random.seed` makes them of a key of 64 bits. One twister's seed is a chain of 1,247
    steps, so that many at once take hardly longer than one. */
-FOR_THE_PROCESSOR static void as_python(Lanes *restrict words, const uint64_t *restrict keys) {
+FOR_THE_PROCESSOR static void as_python(Lanes *restrict words, const uint64_t *restrict keys, int lanes) {
     Lanes key[2], before;
     uint32_t seed = 19650218;
     for (uint32_t i = 0; i < WORDS; i++) {
-        for (int lane = 0; lane < LANES; lane++) words[i][lane] = seed;
+        for (int lane = 0; lane < lanes; lane++) words[i][lane] = seed;
         seed = (seed ^ seed >> 30) * 1812433253 + i + 1;
     }
-    for (int lane = 0; lane < LANES; lane++) {
+    for (int lane = 0; lane < lanes; lane++) {
         uint32_t high = (uint32_t)(keys[lane] >> 32);
         key[0][lane] = (uint32_t)keys[lane], before[lane] = words[0][lane];
         key[1][lane] = high ? high + 1 : key[0][lane]; /* without its upper half, a key has one word */
     }
     for (uint32_t turn = 0, i = 1; turn < WORDS; turn++) {
-        for (int lane = 0; lane < LANES; lane++) {
+        for (int lane = 0; lane < lanes; lane++) {
             uint32_t last = before[lane];
             before[lane] = words[i][lane] = (words[i][lane] ^ (last ^ last >> 30) * 1664525) + key[turn & 1][lane];
         }
         if (++i == WORDS) i = 1; /* the first word is that of the last then, which `before` has */
     }
     for (uint32_t turn = 0, i = 2; turn < WORDS - 1; turn++) {
-        for (int lane = 0; lane < LANES; lane++) {
+        for (int lane = 0; lane < lanes; lane++) {
             uint32_t last = before[lane];
             before[lane] = words[i][lane] = (words[i][lane] ^ (last ^ last >> 30) * 1566083941) - i;
         }
         if (++i == WORDS) i = 1;
     }
-    for (int lane = 0; lane < LANES; lane++) words[0][lane] = 0x80000000;
+    for (int lane = 0; lane < lanes; lane++) words[0][lane] = 0x80000000;
 }
 
 /* The same as `np.random.seed` makes them of the lower half, times the odd number of the upper half. */
-FOR_THE_PROCESSOR static void as_numpy(Lanes *restrict words, const uint64_t *restrict keys) {
+FOR_THE_PROCESSOR static void as_numpy(Lanes *restrict words, const uint64_t *restrict keys, int lanes) {
     Lanes seed, factor;
-    for (int lane = 0; lane < LANES; lane++)
+    for (int lane = 0; lane < lanes; lane++)
         seed[lane] = (uint32_t)keys[lane], factor[lane] = (uint32_t)(keys[lane] >> 32) | 1;
     for (uint32_t i = 0; i < WORDS; i++)
-        for (int lane = 0; lane < LANES; lane++) {
+        for (int lane = 0; lane < lanes; lane++) {
             words[i][lane] = seed[lane] * factor[lane];
             seed[lane] = (seed[lane] ^ seed[lane] >> 30) * 1812433253 + i + 1;
         }
 }
 
-/* The states that `set_state` of torch's takes: the seed, words left and whether it was seeded, the next word, the
-   words, and normal numbers. All but the words, and their numbers, are there. */
-FOR_THE_PROCESSOR static void as_torch(uint64_t *restrict to, const uint64_t *restrict keys,
-                                       const uint64_t *restrict table) {
-    for (int lane = 0; lane < LANES; lane++, to += WORDS + 8) {
-        uint64_t key = keys[lane], *words = to + 3;
-        ((int32_t *)to)[2] = AHEAD + 1, to[2] = WORDS - AHEAD;
-        for (int i = AHEAD; i < WORDS; i++) words[i - AHEAD] = table[i] * key >> 32;
-        for (int i = 0; i < AHEAD; i++) {
-            uint32_t both = (table[i] * key >> 32 & 0x80000000) | (table[i + 1] * key >> 32 & 0x7fffffff);
-            uint32_t middle = (uint32_t)(table[MIDDLE + i] * key >> 32);
-            words[WORDS - AHEAD + i] = middle ^ both >> 1 ^ ((uint32_t)-(both & 1) & 0x9908b0df);
-        }
-    }
-}
-
-/* Makes the next `AHEAD` words behind the first 624. */
-FOR_THE_PROCESSOR static void go_on(Lanes *restrict words) {
-    for (int i = 0; i < AHEAD; i++)
-        for (int lane = 0; lane < LANES; lane++) {
-            uint32_t both = (words[i][lane] & 0x80000000) | (words[i + 1][lane] & 0x7fffffff);
-            words[WORDS + i][lane] = words[MIDDLE + i][lane] ^ both >> 1 ^ ((uint32_t)-(both & 1) & 0x9908b0df);
-        }
-}
-
-/* Writes the words of each lane behind one another. */
-static void turn(uint32_t *restrict to, size_t width, Lanes *restrict words) {
-    int i = 0;
-#if defined(__x86_64__)
-    for (; i + 4 <= WORDS; i += 4)
-        for (int lane = 0; lane < LANES; lane += 4) {
-            __m128i a = _mm_loadu_si128((const __m128i *)&words[i][lane]);
-            __m128i b = _mm_loadu_si128((const __m128i *)&words[i + 1][lane]);
-            __m128i c = _mm_loadu_si128((const __m128i *)&words[i + 2][lane]);
-            __m128i d = _mm_loadu_si128((const __m128i *)&words[i + 3][lane]);
-            __m128i ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);
-            __m128i AB = _mm_unpackhi_epi32(a, b), CD = _mm_unpackhi_epi32(c, d);
-            uint32_t *row = to + (size_t)lane * width + i;
-            _mm_storeu_si128((__m128i *)row, _mm_unpacklo_epi64(ab, cd));
-            _mm_storeu_si128((__m128i *)(row + width), _mm_unpackhi_epi64(ab, cd));
-            _mm_storeu_si128((__m128i *)(row + 2 * width), _mm_unpacklo_epi64(AB, CD));
-            _mm_storeu_si128((__m128i *)(row + 3 * width), _mm_unpackhi_epi64(AB, CD));
-        }
-#endif
-    for (; i < WORDS; i++)
-        for (int lane = 0; lane < LANES; lane++) to[(size_t)lane * width + i] = words[i][lane];
-}
-
-enum { PYTHON, NUMPY, TORCH };
-
-/* Writes a row for each of `LANES` positions, seeded with `step(key, position) ^ salt`. Python's have the number of used
-   words and the words, NumPy's the words and the number (625 words of 32 bits), torch's has 632 words of 64 bits. Behind
-   the rows of the first two there is room for `LANES + 4` more. */
-EXPORTED void stoker_seeding_rows(int kind, void *to, uint64_t key, uint64_t position, uint64_t stride, uint64_t salt,
-                                  const uint64_t *table) {
-    uint64_t keys[LANES];
-    for (int lane = 0; lane < LANES; lane++) keys[lane] = step(key, position + (uint64_t)lane * stride) ^ salt;
-    if (kind == TORCH) {
-        as_torch(to, keys, table);
-        return;
-    }
-    uint32_t *row = to;
-    Lanes *words = (Lanes *)(row + LANES * (WORDS + 1));
-    (kind == PYTHON ? as_python : as_numpy)(words, keys);
-    go_on(words);
-    for (int lane = 0; lane < LANES; lane++) row[lane * (WORDS + 1) + (kind == PYTHON ? 0 : WORDS)] = WORDS - AHEAD;
-    turn(row + (kind == PYTHON), WORDS + 1, words + AHEAD);
+/* The words in a state that `set_state` of torch's takes: 64 bits each. */
+FOR_THE_PROCESSOR static void as_torch(uint64_t *restrict words, uint64_t key, const uint64_t *restrict table) {
+    for (int i = 0; i < WORDS; i++) words[i] = table[i] * key >> 32;
 }
 
 typedef struct {
@@ -157,20 +89,28 @@ typedef struct {
     void *(*call)(void *, ...);                            /* PyObject_CallFunctionObjArgs */
     void (*release)(void *);                               /* Py_DecRef */
     void *(*error)(void);                                  /* PyErr_Occurred */
-    void *none, *gauss_next;                               /* None, and a string */
+    void *none, *gauss_next, *bit_generator;               /* None, and strings */
 } Python;
 
 static Python py;
 EXPORTED void stoker_seeding_begin(const Python *of_python) { py = *of_python; }
 
+enum { PYTHON, NUMPY, TORCH };
+
 typedef struct {
-    uint64_t kind, salt;
+    uint64_t kind;
+    char *memory;                                          /* Python's: the number of used words and the words; NumPy's:
+                                                              the words and the number; torch's: those in `state` */
+    void *object;                                          /* the generator, or `set_state` of torch's */
+    void *bits, *state;                                    /* NumPy's bit generator; a state of torch's */
+    char *holds_back;                                      /* NumPy's: whether a second normal number waits, and it */
+} Twister;
+
+typedef struct {
+    Twister of;
+    uint64_t salt;
     uint64_t is_seeded;                                    /* for each sample; else it is only looked at */
-    char *memory;                                          /* Python's and NumPy's: the words and their number */
-    void *object;                                          /* Python's generator, or `set_state` of torch's */
-    int32_t *holds_back;                                   /* NumPy's: whether a second normal number waits */
-    char *rows;
-    void **states;                                         /* torch's: a tensor over each row */
+    uint32_t *rows;                                        /* `memory` for each of up to `LANES` positions */
     const uint64_t *table;
     const char *at[2];                                     /* what shows that a number was drawn */
     uint64_t sizes[2];
@@ -182,7 +122,7 @@ typedef struct {
     uint64_t key, position, stride;                        /* of the next sample, or the present one */
     uint64_t taken;                                        /* samples, by the present call */
     uint64_t stop;                                         /* set by a sample that needs the other way from now on */
-    uint64_t moved;                                        /* generators that were only looked at and have moved: bits */
+    uint64_t moved;                                        /* whether a generator did that was only looked at */
     uint64_t ended;
     uint64_t count;
     Generator *generators;
@@ -196,24 +136,61 @@ static void look(Generator *g) {
     for (int i = 0; i < 2; i++) memcpy(g->seen[i], g->at[i], g->sizes[i]);
 }
 
+/* Writes a row for each of `lanes` positions, seeded with `step(key, position) ^ salt`. */
+static void make_rows(Generator *g, const Run *run, int lanes) {
+    static uint64_t keys[LANES];                           /* here: the interpreter's lock is held */
+    static Lanes words[WORDS];
+    int head = g->of.kind == PYTHON;
+    for (int lane = 0; lane < lanes; lane++)
+        keys[lane] = step(run->key, run->position + (uint64_t)lane * run->stride) ^ g->salt;
+    (head ? as_python : as_numpy)(words, keys, lanes);
+    for (int lane = 0; lane < lanes; lane++) g->rows[lane * (WORDS + 1) + (head ? 0 : WORDS)] = WORDS;
+    for (int i = 0; i < WORDS; i += 4) {                   /* written so that the compiler turns blocks of words */
+        uint32_t turned[LANES][4];
+        for (int lane = 0; lane < lanes; lane++)
+            for (int word = 0; word < 4; word++) turned[lane][word] = words[i + word][lane];
+        for (int lane = 0; lane < lanes; lane++) memcpy(g->rows + lane * (WORDS + 1) + head + i, turned[lane], 16);
+    }
+    g->key = run->key, g->first = run->position, g->stride = run->stride;
+    g->until = run->position + run->stride * (uint64_t)lanes;
+}
+
+/* Returns whether a generator still draws from these words: `np.random.set_bit_generator` changes that. */
+static int is_of(const Twister *of) {
+    if (of->kind != NUMPY) return 1;
+    void *bits = py.get(of->object, py.bit_generator);
+    if (!bits) return -1;
+    py.release(bits);
+    return bits == of->bits;
+}
+
 static int seed(Generator *g, const Run *run) {
+    Twister *of = &g->of;
+    if (of->kind == TORCH) {
+        as_torch((uint64_t *)of->memory, step(run->key, run->position) ^ g->salt, g->table);
+        void *none = py.call(of->object, of->state, NULL);
+        if (none) py.release(none);
+        return !!none;
+    }
+    int own = is_of(of);
+    if (own != 1) return own == 0;                         /* the user's, who has replaced and seeded it */
     uint64_t distance = run->position - g->first, lane = g->stride ? distance / g->stride : 0;
     if (g->key != run->key || g->stride != run->stride || run->position < g->first || run->position >= g->until ||
         lane * g->stride != distance) {
-        stoker_seeding_rows((int)g->kind, g->rows, run->key, run->position, run->stride, g->salt, g->table);
-        g->key = run->key, g->first = run->position, g->stride = run->stride;
-        g->until = run->position + run->stride * LANES, lane = 0;
+        make_rows(g, run, g->key == run->key && run->position == g->until ? LANES : FEW);
+        lane = 0;
     }
-    if (g->kind == TORCH) {
-        void *none = py.call(g->object, g->states[lane], NULL);
-        if (!none) return 0;
-        py.release(none);
-    } else {
-        memcpy(g->memory, g->rows + lane * (WORDS + 1) * sizeof(uint32_t), (WORDS + 1) * sizeof(uint32_t));
-        if (g->kind == NUMPY) *g->holds_back = 0;
-        else if (py.set(g->object, py.gauss_next, py.none)) return 0;
-    }
+    memcpy(of->memory, g->rows + lane * (WORDS + 1), SIZE);
+    if (of->kind == PYTHON) return !py.set(of->object, py.gauss_next, py.none);
+    memset(of->holds_back, 0, HELD);
     return 1;
+}
+
+/* Seeds generators for the position. Returns -1 if an exception is set. */
+EXPORTED int stoker_seeding_seed(Run *run) {
+    for (uint64_t i = 0; i < run->count; i++)
+        if (run->generators[i].is_seeded && !seed(&run->generators[i], run)) return -1;
+    return 0;
 }
 
 /* Appends at most `most` values of an iterator to a list, each made under seeds of its position. Fewer if the iterator
@@ -223,11 +200,10 @@ EXPORTED int stoker_seeding_take(void *iterator, void *samples, uint64_t most, R
     for (uint64_t i = 0; i < run->count; i++)
         if (!run->generators[i].is_seeded) look(&run->generators[i]);
     while (run->taken < most && !run->stop) {
-        for (uint64_t i = 0; i < run->count; i++)
-            if (run->generators[i].is_seeded && !seed(&run->generators[i], run)) return -1;
+        if (stoker_seeding_seed(run)) return -1;
         void *sample = py.next(iterator);
         for (uint64_t i = 0; i < run->count; i++)
-            if (!run->generators[i].is_seeded && has_moved(&run->generators[i])) run->moved |= UINT64_C(1) << i;
+            if (!run->generators[i].is_seeded && has_moved(&run->generators[i])) run->moved = 1;
         if (!sample) {
             run->ended = !py.error();
             return run->ended ? 0 : -1;
@@ -242,82 +218,52 @@ EXPORTED int stoker_seeding_take(void *iterator, void *samples, uint64_t most, R
 }
 
 typedef struct {
-    uint64_t kind, size;
-    char *memory;                                          /* Python's and NumPy's: `size` bytes */
-    void *object;                                          /* as above */
-    int32_t *holds_back;
+    Twister of;                                            /* Python's or NumPy's */
     char *own, *loops;                                     /* what is in memory for samples, NULL if they seed it
-                                                              first, and for the loop: torch's as at `parts` */
-    void *own_state, *loops_state;                         /* torch's: the same for `set_state` */
-    const char *parts[3];                                  /* torch's: all of its memory */
-    uint64_t sizes[3];
-    void *gauss;                                           /* the loop's second number of a normal pair */
-    double second;
-    uint64_t holds;
+                                                              first, and for the loop */
+    uint64_t is_lent, moved;                               /* whether samples have drawn from `own` */
+    void *gauss;                                           /* the loop's second number of a normal pair: Python's, */
+    char held[HELD];                                       /* and NumPy's */
 } Lent;
 
-static void *gathered(char *to, const Lent *lent) {
-    for (int i = 0; i < 3; to += lent->sizes[i++]) memcpy(to, lent->parts[i], lent->sizes[i]);
-    return to;
-}
-
-static int differs(const char *from, const Lent *lent, int count) {
-    for (int i = 0; i < count; from += lent->sizes[i++])
-        if (memcmp(from, lent->parts[i], lent->sizes[i])) return 1;
-    return 0;
-}
-
-static int set_state(const Lent *lent, void *state) {
-    void *none = py.call(lent->object, state, NULL);
-    if (none) py.release(none);
-    return !!none;
-}
-
-/* Gives generators the states that they have for samples, and keeps those of the loop. Returns 1, with nothing done, if
-   the loop has drawn from torch's since `loops` was written, and -1 if an exception is set. */
-EXPORTED int stoker_seeding_lend(Lent *lent, uint64_t count) {
-    for (uint64_t i = 0; i < count; i++)
-        if (lent[i].kind == TORCH && differs(lent[i].loops, &lent[i], 3)) return 1;
+/* Gives them the loop's states again. Returns whether samples have drawn from any that had a state. */
+EXPORTED int stoker_seeding_take_back(Lent *lent, uint64_t count) {
+    int moved = 0;
     for (Lent *end = lent + count; lent < end; lent++) {
-        if (lent->kind == TORCH) {
-            if (!lent->own) continue;
-            if (!set_state(lent, lent->own_state)) return -1;
-            gathered(lent->own, lent);
-            continue;
+        const Twister *of = &lent->of;
+        if (!lent->is_lent) continue;
+        lent->moved = lent->own && memcmp(of->memory, lent->own, SIZE);
+        moved |= !!lent->moved;
+        if (is_of(of) == 1) {
+            memcpy(of->memory, lent->loops, SIZE);
+            if (of->kind == PYTHON) py.set(of->object, py.gauss_next, lent->gauss);
+            else memcpy(of->holds_back, lent->held, HELD);
         }
-        memcpy(lent->loops, lent->memory, lent->size);
-        if (lent->own) memcpy(lent->memory, lent->own, lent->size);
-        if (lent->kind == NUMPY) {
-            lent->holds = (uint64_t)*lent->holds_back, *lent->holds_back = 0;
-            memcpy(&lent->second, lent->holds_back + 2, sizeof lent->second);
-        } else {
-            if (!(lent->gauss = py.get(lent->object, py.gauss_next))) return -1;
-            if (lent->gauss != py.none && py.set(lent->object, py.gauss_next, py.none)) return -1;
-        }
-    }
-    return 0;
-}
-
-/* Gives them the loop's states again. Returns the bits of those that samples have drawn from and that had states. */
-EXPORTED int64_t stoker_seeding_take_back(Lent *lent, uint64_t count) {
-    int64_t moved = 0;
-    for (uint64_t i = 0; i < count; i++, lent++) {
-        if (lent->kind == TORCH) {
-            if (lent->own && differs(lent->own, lent, 2)) moved |= INT64_C(1) << i;
-            if (!set_state(lent, lent->loops_state)) return -1;
-            gathered(lent->loops, lent);
-            continue;
-        }
-        if (lent->own && memcmp(lent->memory, lent->own, lent->size)) moved |= INT64_C(1) << i;
-        memcpy(lent->memory, lent->loops, lent->size);
-        if (lent->kind == NUMPY) {
-            *lent->holds_back = (int32_t)lent->holds;
-            memcpy(lent->holds_back + 2, &lent->second, sizeof lent->second);
-        } else {
-            int failed = py.set(lent->object, py.gauss_next, lent->gauss);
-            py.release(lent->gauss);
-            if (failed) return -1;
-        }
+        if (lent->gauss) py.release(lent->gauss);
+        lent->gauss = NULL, lent->is_lent = 0;
     }
     return moved;
+}
+
+/* Gives generators the states that they have for samples, and keeps those of the loop. First it takes back what an
+   interrupt has left lent. Returns -1 if an exception is set: what is lent can be taken back. */
+EXPORTED int stoker_seeding_lend(Lent *lent, uint64_t count) {
+    stoker_seeding_take_back(lent, count);
+    for (Lent *end = lent + count; lent < end; lent++) {
+        const Twister *of = &lent->of;
+        int own = is_of(of);
+        if (own < 0) return -1;
+        if (of->kind == PYTHON) {
+            if (!(lent->gauss = py.get(of->object, py.gauss_next))) return -1;
+        } else {
+            memcpy(lent->held, of->holds_back, HELD);
+        }
+        memcpy(lent->loops, of->memory, SIZE);
+        lent->is_lent = 1;
+        if (!own) continue;
+        if (lent->own) memcpy(of->memory, lent->own, SIZE);
+        if (of->kind == NUMPY) memset(of->holds_back, 0, HELD);
+        else if (lent->gauss != py.none && py.set(of->object, py.gauss_next, py.none)) return -1;
+    }
+    return 0;
 }

@@ -11,27 +11,36 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-VERSION = 1
+VERSION = 2
 LIBRARY = Path(__file__).with_name("seeding.bin")
 
 LANES = 64
 """Positions that are seeded at a time."""
 
-ROWS = 2 * LANES + 4
-"""Rows of 625 words with which `write_rows` makes those of Python's and NumPy's generators: the first `LANES`."""
+WORDS = 624
 
 PYTHON, NUMPY, TORCH = range(3)
-"""Kinds of generators: see `stoker_seeding_rows`."""
+"""Kinds of generators."""
 
 _Word, _Address = ctypes.c_uint64, ctypes.c_void_p
 
 
-class GeneratorFields(ctypes.Structure):
-    """A generator, as `seeding.c` describes it."""
+class TwisterFields(ctypes.Structure):
+    """A Mersenne twister, as `seeding.c` describes it."""
 
     _fields_ = (
-        *((name, _Word) for name in ("kind", "salt", "is_seeded")),
-        *((name, _Address) for name in ("memory", "object", "holds_back", "rows", "states", "table")),
+        ("kind", _Word),
+        *((name, _Address) for name in ("memory", "object", "bits", "state", "holds_back")),
+    )
+
+
+class GeneratorFields(ctypes.Structure):
+    """A generator of samples, as `seeding.c` describes it."""
+
+    _fields_ = (
+        ("of", TwisterFields),
+        *((name, _Word) for name in ("salt", "is_seeded")),
+        *((name, _Address) for name in ("rows", "table")),
         ("at", _Address * 2),
         ("sizes", _Word * 2),
         ("seen", ctypes.c_char * 16 * 2),
@@ -52,13 +61,11 @@ class LentFields(ctypes.Structure):
     """A generator that the loop lends to samples, as `seeding.c` describes it."""
 
     _fields_ = (
-        *((name, _Word) for name in ("kind", "size")),
-        *((name, _Address) for name in ("memory", "object", "holds_back", "own", "loops", "own_state", "loops_state")),
-        ("parts", _Address * 3),
-        ("sizes", _Word * 3),
+        ("of", TwisterFields),
+        *((name, _Address) for name in ("own", "loops")),
+        *((name, _Word) for name in ("is_lent", "moved")),
         ("gauss", _Address),
-        ("second", ctypes.c_double),
-        ("holds", _Word),
+        ("held", ctypes.c_char * 16),
     )
 
 
@@ -79,18 +86,18 @@ def _loaded() -> tuple[ctypes.PyDLL | None, str]:
         functions = [python.PyIter_Next, python.PyList_Append, python.PyObject_SetAttr]
         functions += [python.PyObject_GetAttr]
         functions += [python.PyObject_CallFunctionObjArgs, python.Py_DecRef, python.PyErr_Occurred]
-        given = [*(ctypes.cast(function, _Address).value for function in functions), id(None), id(_GAUSS_NEXT)]
+        given = [ctypes.cast(function, _Address).value for function in functions]
+        given += [id(None), *map(id, _NAMES)]
         library.stoker_seeding_begin((_Address * len(given))(*given))
     except (OSError, AttributeError) as error:  # built for another machine, or truncated
         return None, f"it cannot be loaded: {error}"
-    library.stoker_seeding_rows.argtypes = [ctypes.c_int, _Address, *[_Word] * 4, _Address]
+    library.stoker_seeding_seed.argtypes = [_Address]
     library.stoker_seeding_take.argtypes = [ctypes.py_object, ctypes.py_object, _Word, _Address]
     library.stoker_seeding_lend.argtypes = library.stoker_seeding_take_back.argtypes = [_Address, _Word]
-    library.stoker_seeding_take_back.restype = ctypes.c_int64
     return library, "compiled"
 
 
-_GAUSS_NEXT = sys.intern("gauss_next")  # kept: the library has its address
+_NAMES = sys.intern("gauss_next"), sys.intern("_bit_generator")  # kept: the library has their addresses
 _library, why = _loaded()
 """The library or None, and the reason in words."""
 
@@ -98,22 +105,22 @@ is_there = _library is not None
 """Whether the functions below may be called."""
 
 
-def write_rows(kind: int, to: int, key: int, position: int, salt: int, table: int | None = None) -> None:
-    """Writes states of a generator, seeded for `LANES` positions from `position` on (see `stoker_seeding_rows`)."""
+def seed(run: int) -> None:
+    """Seeds generators for the position; `run` points to `RunFields`."""
     assert _library is not None
-    _library.stoker_seeding_rows(kind, to, key, position, 1, salt, table)
+    _library.stoker_seeding_seed(run)
 
 
-def lend(lent: int, count: int) -> bool:
-    """Gives generators the states that they have for samples; False if those of the loop are not known."""
+def lend(lent: int, count: int) -> None:
+    """Gives generators the states that they have for samples; `lent` points to `LentFields`."""
     assert _library is not None
-    return not _library.stoker_seeding_lend(lent, count)
+    _library.stoker_seeding_lend(lent, count)
 
 
-def take_back(lent: int, count: int) -> int:
-    """Gives them the loop's states again; returns the bits of those that samples have drawn from."""
+def take_back(lent: int, count: int) -> bool:
+    """Gives them the loop's states again; returns whether samples have drawn from any that had a state."""
     assert _library is not None
-    return int(_library.stoker_seeding_take_back(lent, count))
+    return bool(_library.stoker_seeding_take_back(lent, count))
 
 
 def take(iterator: Iterator[object], samples: list[object], most: int, run: int) -> None:

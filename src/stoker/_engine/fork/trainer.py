@@ -57,7 +57,7 @@ from stoker._engine.messages import (
     WorkersLocked,
 )
 from stoker._engine.process import linux
-from stoker._engine.process.answers import answers_of
+from stoker._engine.process.answers import answer_of
 from stoker._engine.process.deadlines import (
     FROZEN,
     HELD_BACK,
@@ -75,7 +75,7 @@ from stoker._engine.supervision.rules import Rules
 from stoker._engine.tracebacks import users_stacks
 from stoker._engine.transport import leaves
 from stoker._engine.transport.arena import Slot
-from stoker._engine.transport.reader import Lease, SharedSlot
+from stoker._engine.transport.reader import Lease
 from stoker._engine.transport.writer import Packed, Written
 from stoker.events import Event, ForkDeadlock, HelperDied
 
@@ -83,7 +83,7 @@ _BIRTH = -1
 """Stands for a unit: the steps of a zygote before its workers are born."""
 
 
-_Arrived = tuple[ZygoteHandle, "Slot | SharedSlot | None", Packed]
+_Arrived = tuple[ZygoteHandle, "Slot | None", Packed]
 """The value of an answer with a batch: the zygote that has its slot, the slot, and the batch as written."""
 
 
@@ -116,6 +116,11 @@ class ProcessBackend(Backend):
     ) -> None:
         self._births = births
         self._cluster = cluster
+        self._known = None
+        if cluster is not None:
+            from stoker._engine.machines.known_classes import KnownClasses
+
+            self._known = KnownClasses(map(str, cluster.classes))
         self._parts = parts
         self._assemble = assemble
         self._workers = workers
@@ -431,28 +436,36 @@ class ProcessBackend(Backend):
             case GaveUp():
                 self._last_words = f"\nIt raised:\n{message.traceback}"
             case Broken():
-                self._fatal = broken(pickle.loads(message.failure))
+                self._fatal = broken((pickle.loads if self._known is None else self._known.failure)(message.failure))
+
+    def _is_remote(self, worker: int) -> bool:
+        return worker >= self._workers - self._rules.remote
 
     def _take(self, message: Delivery) -> None:
         """Handles the answer of a unit."""
         self._life.has_answered = True
         report = UnitReport(*message.report)
-        self._streams.take(message.worker, report)
-        if message.kind == "dropped":
+        known = self._known if self._is_remote(message.worker) else None
+        try:
+            report = report if known is None else known.checked(report)
+            self._streams.take(message.worker, report)
             self._units.pop(message.unit, None)
+            answer = answer_of(message, report, known)
+        except errors.CannotSendError as error:
+            self._fatal = error
             return
-        for answer in answers_of(message, report):
-            self._units.pop(answer.unit, None)
-            if answer.kind == "batch":
-                if (machine := self._machines.get(message.worker)) is not None:
-                    packed = cast("tuple[object, Packed]", answer.value)[1]
-                    self._event_sink.came_from(machine, Written.size_of(packed))
-                self._life.unopened += 1
-                answer.value = (self._life, *cast("tuple[object, ...]", answer.value))
-            if answer.unit < self._dropped_below:
-                self.discard(answer)
-            else:
-                self._inbox.append(answer)
+        if answer is None:
+            return
+        if answer.kind == "batch":
+            if (machine := self._machines.get(message.worker)) is not None:
+                packed = cast("tuple[object, Packed]", answer.value)[1]
+                self._event_sink.came_from(machine, Written.size_of(packed))
+            self._life.unopened += 1
+            answer.value = (self._life, *cast("tuple[object, ...]", answer.value))
+        if answer.unit < self._dropped_below:
+            self.discard(answer)
+        else:
+            self._inbox.append(answer)
 
     def _deadlocked(self, stacks: str) -> None:
         """Handles workers that all wait for locks since birth: another birth may find the lock free; after that, an
@@ -519,9 +532,14 @@ class ProcessBackend(Backend):
         life, slot, value = cast("_Arrived", answer.value)
         answer.value = None
         try:
-            batch = life.reader.read(slot, Written.unpacked(value))
+            read = pickle.loads if self._known is None else self._known.reader(self._is_remote(answer.worker))
+            batch = life.reader.read(slot, Written.unpacked(value, read), read)
             self._lease = life.reader.latest
             return batch
+        except Exception as error:
+            if self._is_remote(answer.worker):
+                error.add_note(f"The batch came from {self._machines.get(answer.worker, 'another machine')}.")
+            raise
         finally:
             life.unopened -= 1
             self._release(life)

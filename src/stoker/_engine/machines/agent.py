@@ -26,6 +26,7 @@ from stoker._engine.activity import ACTIVITY, DUTIES, PLACE
 from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.fresh_interpreter import launch
 from stoker._engine.machines import tls
+from stoker._engine.machines.node_copy import NodeCopy
 from stoker._engine.machines.pool.pool_parts import PoolOrder
 from stoker._engine.machines.remote_worker import Role
 from stoker._engine.messages import (
@@ -76,6 +77,7 @@ class AgentOrder(NamedTuple):
         keeps_folder: whether the working directory here is meant (`working_dir` of Ray).
         pool: that it belongs to, or None.
         by_ray: whether the connections are calls of Ray (`TunnelAgent`).
+        copy: name under which agents of one machine share the large buffers of the parts (`NodeCopy`).
     """
 
     number: int
@@ -85,6 +87,7 @@ class AgentOrder(NamedTuple):
     keeps_folder: bool
     pool: PoolOrder | None = None
     by_ray: bool = False
+    copy: str = ""
 
 
 class ClosedPortError(ConnectionError):
@@ -171,9 +174,9 @@ class _Child(AgentsWorker):
         self._marked = segments.create()
         self.marks = SharedActivity(self._marked, 0)
         self.marks.grow(1)
-        self._stream, self._buffers = Block(), Block()
+        self._stream = Block()
         self._stream.write(pickled.data)
-        views = [each.data for each in large]
+        self._copy = NodeCopy(order.copy, [each.data for each in large])
         head = Head(
             entry="stoker._engine.machines.remote_worker:run",
             fds=[data.fileno(), self._marked, self._stacks.descriptor(0)],
@@ -181,8 +184,8 @@ class _Child(AgentsWorker):
             preparation=preparation_for(order),
             modules=list(modules),
             plan=pickle.dumps(Role(order.number, os.getpid(), place)),
-            buffers=self._buffers.fd,
-            places=[(self._buffers.align(segments.PAGE), self._buffers.write(view)) for view in views],
+            buffers=self._copy.fd,
+            places=self._copy.places,
             tracker=None,
         )
         self.pid = launch(self._stream, head)
@@ -216,7 +219,8 @@ class _Child(AgentsWorker):
     def close(self) -> None:
         self.end()
         self.has_ended(REAP)
-        for descriptor in (self._marked, self._stacks.descriptor(0), self._stream.fd, self._buffers.fd):
+        self._copy.close()
+        for descriptor in (self._marked, self._stacks.descriptor(0), self._stream.fd):
             os.close(descriptor)
         if self.descriptor is not None:
             os.close(self.descriptor)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 import socket
 import struct
 from typing import cast
 
+from stoker._engine.machines.known_classes import KnownClasses
 from stoker._engine.messages import FromWorker, UnitDone, unpacked
 from stoker._engine.process.channel import Channel
+
+MESSAGES = KnownClasses()
+"""What messages of workers and agents on other machines consist of."""
 
 _HEADER = struct.Struct("<Q")
 
@@ -47,7 +50,7 @@ class BatchLink(Channel[FromWorker]):
                 self._body = bytearray(_HEADER.unpack(self._head)[0])
                 self._rest = memoryview(self._body)
                 continue
-            whole = cast("FromWorker", unpacked(pickle.loads(self._body)))
+            whole = cast("FromWorker", unpacked(cast("tuple[object, ...]", MESSAGES.loads(self._body))))
             self._body, self._rest = None, memoryview(self._head)
             if not size_behind(whole):
                 return whole

@@ -18,9 +18,10 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from stoker import errors
+from stoker._core.exceptions import summary_of
 from stoker._engine.backend import Failure
 from stoker._engine.machines import tls
 from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, AgentOrder, versions
@@ -56,6 +57,8 @@ from stoker._engine.process.worker import dumps
 from stoker._engine.serialize.payload import Payload
 from stoker._engine.transport.segments import ArenaFiles, Mapping
 
+_Read = TypeVar("_Read")
+
 SILENT = 10.0
 """Seconds without a sign of life after which a worker counts as lost: its host is stopped, or the network is down."""
 
@@ -70,6 +73,16 @@ PULSES = ALONE / 5
 
 LEAVING = 2.0
 """Seconds in which the bridge leaves the cluster."""
+
+ADVICE = {
+    "Version mismatch": "Install the same versions of Ray and Python on all machines.",
+    "ObjectStoreFull": "The dataset travels through Ray's object store: keep large data in files, or start the nodes "
+    "with a larger one (`ray start --object-store-memory=BYTES`).",
+    "": "A process that uses a cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 "
+    "--num-cpus=0`, or a cluster with `ray start --head`. If its head node is lost, load the last state in another "
+    "cluster.",
+}
+"""What to change, by words of Ray's error."""
 
 
 class BridgeSettings(NamedTuple):
@@ -112,6 +125,7 @@ class Bridge:
         self._remotes: dict[int, Remote] = {}
         self._ever = False  # whether a remote worker has started
         self._again: dict[int, tuple[float, float]] = {}  # worker → when it is placed again, and when that is too late
+        self._copy = secrets.token_hex()  # names the parts towards agents
         self._by_ray: set[int] = set()  # workers that no connection reaches
         self._moves: dict[int, int] = {}  # worker → how often its machine was to be taken away
         self._mappings: dict[int, Mapping] = {}
@@ -219,7 +233,8 @@ class Bridge:
         way = remote.number in self._by_ray
         number, moves = remote.number - self._settings.local, self._moves.get(remote.number, 0)
         pool = None if self._pool is None else self._pool.at(number, moves)
-        order = AgentOrder(remote.number, (self._address, port), remote.token, self._preparation, keeps, pool, way)
+        address = self._address, port
+        order = AgentOrder(remote.number, address, remote.token, self._preparation, keeps, pool, way, self._copy)
         self._launcher.place(order)
 
     def _tell_started(self, remote: Remote) -> None:
@@ -251,16 +266,13 @@ class Bridge:
                 case Draining():
                     self._drains(report.nodes)
                 case Shortage():
-                    self._lacks_place(report.text)
+                    self._lacks_place(report)
                 case Ended():
                     self._has_no_actor(report)
 
     def _unreachable(self, why: str) -> None:
-        self._end_run(
-            f"the Ray cluster at address={self._settings.options.address!r} cannot be used: {why} A process that uses "
-            "a cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 --num-cpus=0`, or "
-            "a cluster with `ray start --head`. If its head node is lost, load the last state in another cluster."
-        )
+        advice = next(text for words, text in ADVICE.items() if words in why)
+        self._end_run(f"the Ray cluster at address={self._settings.options.address!r} cannot be used: {why} {advice}")
 
     def _drains(self, nodes: frozenset[str]) -> None:
         for remote in self._remotes.values():
@@ -303,12 +315,16 @@ class Bridge:
         else:
             self._begin(remote.number, time.monotonic() + self._settings.options.start_timeout)
 
-    def _lacks_place(self, text: str) -> None:
+    def _lacks_place(self, shortage: Shortage) -> None:
         options, now = self._settings.options, time.monotonic()
-        why = (
-            f"Ray has no room for it after {options.start_timeout:g} s (start_timeout): {text}. Ask for fewer workers "
-            "or less for each (stoker.Ray), or add machines"
-        )
+        lacks, advice = "has no room for it", "Ask for fewer workers or less for each (stoker.Ray), or add machines"
+        if shortage.is_free:
+            lacks = "has not started its process"
+            advice = (
+                "Either no node alone has that much free, or the machines are slow to start a process: raise "
+                "start_timeout, and see Ray's logs there (/tmp/ray/session_latest/logs)"
+            )
+        why = f"Ray {lacks} after {options.start_timeout:g} s (start_timeout): {shortage.text}. {advice}"
         late = [remote for remote in self._remotes.values() if remote.is_wanted and now >= remote.until]
         if late and not self._settings.local and not any(remote.is_ready for remote in self._remotes.values()):
             self._end_run(f"none of the {options.num_workers} remote workers could be started: {why}.")
@@ -349,7 +365,7 @@ class Bridge:
     def _read_control(self, remote: Remote) -> None:
         if remote.control is None or not self._has(remote):
             return
-        if (greeting := remote.hear()) is not None and greeting.versions != versions():
+        if (greeting := self._refusing(remote, remote.hear)) is not None and greeting.versions != versions():
             self._end_run(
                 f"worker {remote.number} on host {greeting.host} ({greeting.address}) runs "
                 f"{', '.join(greeting.versions)}, and the trainer {', '.join(versions())}: install the same everywhere."
@@ -365,12 +381,23 @@ class Bridge:
     def _read_batches(self, remote: Remote) -> None:
         if remote.data is None or not self._has(remote):
             return
-        remote.read()
+        self._refusing(remote, remote.read)
         self._tell_started(remote)
         if remote.data.ended and remote.data.fileno() in self._selector.get_map():
             self._forget(remote.data.fileno())
             remote.ends_by = time.monotonic() + SILENT / 4
         self._conclude(remote)
+
+    def _refusing(self, remote: Remote, read: Callable[[], _Read]) -> _Read | None:
+        """Returns what `read` returns; ends the run if its messages contain what no worker sends."""
+        try:
+            return read()
+        except Exception as error:
+            self._end_run(
+                f"worker {remote.number} ({remote.name}) sent a message that is none of a worker's: "
+                f"{summary_of(error)}. Its program, or memory, may have been changed."
+            )
+            return None
 
     def _conclude(self, remote: Remote) -> None:
         """Reports the end of a worker when its last message is read."""
@@ -414,14 +441,15 @@ class Bridge:
         now = time.monotonic()
         if self._address is None and now > self._connects_by:
             self._connects_by = math.inf
-            self._unreachable("it has not answered within start_timeout.")
+            self._unreachable(f"it has not answered for {self._settings.options.start_timeout + CONNECTING:g} s.")
         for number, (at, until) in [*self._again.items()]:
             if now >= at:
                 del self._again[number]
                 self._begin(number, until)
         asks = False
         for remote in [*self._remotes.values()]:
-            if remote.control is not None and now - remote.heard > SILENT:
+            patience = SILENT if remote.is_ready or remote.beats else max(SILENT, self._settings.options.start_timeout)
+            if remote.control is not None and now - remote.heard > patience:
                 self._lost(remote)
             elif remote.ends_by is not None and now > remote.ends_by and remote.control is not None:
                 remote.ends_by = None  # its socket has ended, and it has not: user code has closed it

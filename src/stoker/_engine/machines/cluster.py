@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,6 +37,9 @@ class Ray:
             that name the same pool and send the same dataset use the same processes, by turns, so that a job of 8
             ranks with `num_workers=60` has 60 workers in the cluster, and not 480. Another dataset under the same name
             is an error. The pool ends by itself, within 30 s after its last rank.
+        classes: that batches and states of streams of these workers contain beside containers, numbers, texts, dates,
+            arrays and tensors: classes, or texts such as "my_package.samples:Sample", as which they are kept. The
+            classes of the first batch of a local worker need no name. Any other is an error that lists what to name.
 
     Raises:
         TypeError, ValueError: an argument that cannot be meant.
@@ -50,6 +53,7 @@ class Ray:
     port: int = 0
     start_timeout: float = 60.0
     pool: str | None = None
+    classes: Sequence[type | str] = ()
 
     # A test places agents without Ray
     launcher: ClassVar[object] = None
@@ -82,8 +86,12 @@ class Ray:
             if value is not None and not isinstance(value, Mapping):
                 raise TypeError(f"{name} should be a mapping or None, but got {name}={value!r}")
 
+        if isinstance(self.classes, (str, type)):
+            raise TypeError(f"classes should be a list, but got classes={self.classes!r}")
+        object.__setattr__(self, "classes", tuple(map(_name_of, self.classes)))
+
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update({"pool": None, **state})  # a pickle of before has none
+        vars(self).update({"pool": None, "classes": (), **state})  # a pickle of before has neither
 
     def check_installed(self) -> None:
         """Raises MissingExtraError where Ray is not installed. Does not import it."""
@@ -92,3 +100,13 @@ class Ray:
                 "remote=stoker.Ray(...) needs Ray, which is not installed: pip install 'stoker[ray]'. Ray has no "
                 "wheels for free-threaded builds, nor for CPython from 3.15 on."
             )
+
+
+def _name_of(kind: type | str) -> str:
+    """Returns a class as "module:Class"."""
+    name = f"{kind.__module__}:{kind.__qualname__}" if isinstance(kind, type) else kind
+    if not isinstance(name, str) or name.count(":") != 1 or not all(name.split(":")):
+        raise TypeError(f'classes should contain classes, or texts "module:Class", but got {name!r}')
+    if "<locals>" in name:
+        raise ValueError(f"classes contains {name!r}, which a function makes: move it to the top of a module.")
+    return name

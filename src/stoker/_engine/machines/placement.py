@@ -65,9 +65,10 @@ class Ended(NamedTuple):
 
 
 class Shortage(NamedTuple):
-    """What was asked for and what is there, in words."""
+    """What was asked for and what is there, in words; and whether all nodes together have it free."""
 
     text: str
+    is_free: bool = False
 
 
 class Draining(NamedTuple):
@@ -207,7 +208,7 @@ class Placement(threading.Thread):
         elif isinstance(order, bytes):
             self._kill(order)
         elif order is not None:
-            self._tell(Shortage(self._shortage()))
+            self._tell(self._shortage())
         return order is not None
 
     def _kind(self, order: AgentOrder) -> Any:
@@ -248,21 +249,22 @@ class Placement(threading.Thread):
                 self._ray.get(call)
             except Exception as error:  # of Ray's, or of the agent
                 why = _short(error)
-                again = isinstance(error, self._ray.exceptions.RayActorError)
+                again = isinstance(error, self._ray.exceptions.RayActorError) and not error.actor_init_failed
                 cause = getattr(error, "cause", None)
                 taken, closed = isinstance(cause, PoolTakenError), isinstance(cause, ClosedPortError)
             token = calls[call]
             self._kill(token)
             self._tell(Ended(token, why, again, taken, closed))
 
-    def _shortage(self) -> str:
+    def _shortage(self) -> Shortage:
         options, words = self._options, []
         wanted = {"CPU": options.num_cpus, **(options.resources or {})}
         there, free = self._ray.cluster_resources(), self._ray.available_resources()
         for name, amount in wanted.items():
             words.append(f"{name}: {amount:g} each, {free.get(name, 0):g} free of {there.get(name, 0):g}")
         nodes = sum(bool(node["Alive"]) for node in self._ray.nodes())
-        return f"{'; '.join(words)}; {nodes} node(s) in the cluster"
+        is_free = all(free.get(name, 0) >= amount for name, amount in wanted.items())
+        return Shortage(f"{'; '.join(words)}; {nodes} node(s) in the cluster", is_free)
 
     def drained(self) -> list[Report]:
         """Returns what has been reported since the last call."""
@@ -292,4 +294,6 @@ def _short(error: BaseException) -> str:
     cause = getattr(error, "cause", None)
     shown = cause if isinstance(cause, BaseException) else error
     text = " ".join(str(shown).split())
-    return f"{type(shown).__name__}: {text if len(text) <= TELLING else text[:TELLING] + ' …'}"
+    if len(text) > TELLING:  # the cause is named first or last
+        text = f"{text[: TELLING // 2]} … {text[-TELLING // 2 :]}"
+    return f"{type(shown).__name__}: {text}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import cast, get_args
+
+import numpy as np
 
 from stoker import errors
 from stoker._engine.activity import NEW_MARK
-from stoker._engine.backend import Failure, UnitReport
+from stoker._engine.backend import Failure, UnitReport, Whole
 from stoker._engine.machines.agent import TOKEN
-from stoker._engine.machines.batch_link import BatchLink, size_behind
+from stoker._engine.machines.batch_link import MESSAGES, BatchLink, size_behind
 from stoker._engine.messages import (
     Activities,
     Broken,
@@ -25,6 +28,7 @@ from stoker._engine.messages import (
     PoolUse,
     RemoteExited,
     RemoteInspected,
+    RowsWanted,
     SlotGiven,
     SlotWanted,
     ToBridge,
@@ -37,7 +41,14 @@ from stoker._engine.messages import (
 )
 from stoker._engine.process.channel import Channel
 from stoker._engine.process.worker import dumps
+from stoker._engine.transport import leaves
 from stoker._engine.transport.writer import Packed
+
+_TORCHS = re.compile(r"(bool|bfloat|complex|float|u?int)\w*")
+"""Dtypes of torch that are numbers: no quantized ones."""
+
+_WHOLE = get_args(Whole)
+"""Kinds of answers that workers on other machines give: to whole units."""
 
 STRANGER = 5.0
 """Seconds that a new connection has to show its token."""
@@ -55,6 +66,22 @@ def shown_by(connection: socket.socket) -> tuple[bytes, bytes]:
     return bytes(shown[:TOKEN]), bytes(shown[TOKEN:])
 
 
+def check(batch: Packed) -> None:
+    """Raises CannotSendError if a leaf of a batch, or its pickle, lies outside of the bytes that the batch takes, or if
+    a leaf is not of numbers or texts.
+    """
+    _, used, packed_leaves, pickled, _ = batch
+    packed_in = leaves.unpack(packed_leaves, MESSAGES.loads)
+    for leaf in packed_in:
+        if not _TORCHS.fullmatch(str(leaf.dtype)) if leaf.tensor else np.dtype(leaf.dtype).hasobject:
+            raise errors.CannotSendError(f"a leaf of {leaf.dtype}")
+    places = [leaf[:2] for leaf in packed_in]
+    if not isinstance(pickled, bytes):
+        places.append(pickled)
+    if not all(0 <= begin <= begin + size <= used for begin, size in places):
+        raise errors.CannotSendError(f"a batch of {used} bytes with parts at {places}")
+
+
 class Remote:
     """One remote worker.
 
@@ -70,6 +97,7 @@ class Remote:
         name: its process and host, in words.
         node: the scheduler's name of its machine.
         heard: time of its latest sign of life.
+        beats: whether its agent gives such signs: not while it copies the dataset.
         mark: its place and activity then.
         begun, until: times at which it was placed, and at which it should have started.
         drains: whether the zygote knows that its machine is to be taken away.
@@ -91,7 +119,7 @@ class Remote:
         self.control: Channel[FromAgent] | None = None
         self.data: BatchLink | None = None
         self.name = self.node = ""
-        self.drains = False
+        self.drains = self.beats = False
         self.heard = 0.0
         self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
         self.begun = self.until = 0.0
@@ -110,7 +138,7 @@ class Remote:
     def connected(self, is_control: bool, connection: socket.socket) -> None:
         """Takes a connection that has shown the token."""
         if is_control:
-            self.control, self.heard = Channel(connection), time.monotonic()
+            self.control, self.heard = Channel(connection, MESSAGES.loads), time.monotonic()
         else:
             self.data = BatchLink(connection)
 
@@ -131,6 +159,7 @@ class Remote:
                     greeting, self.node = message, message.node
                     self.name = f"{message.pid} on host {message.host} ({message.address})"
                 case Activities():
+                    self.beats = True
                     if message.clock is not None:
                         self._offset = min(self._offset, time.perf_counter() - message.clock)
                     if (message.place, message.activity) != self.mark:
@@ -152,10 +181,10 @@ class Remote:
                 self._asks = False
                 self._given(message.given)
         elif isinstance(message, Unit):
-            if message.slot is not None:
-                self._offered[message.unit] = message.slot
+            if message.slots:
+                (self._offered[message.unit],) = message.slots
             if self.data is not None:
-                self.data.send(message._replace(slot=None))
+                self.data.send(message._replace(slots=[]))
         elif self.data is not None:
             self.data.send(message)
 
@@ -172,6 +201,7 @@ class Remote:
 
     def _find_memory(self, message: UnitDone) -> bool:
         """Gives the batch that has arrived its memory, or asks for it; returns whether it has some."""
+        check(cast("Packed", message.value))
         slot, size = self._offered.pop(message.unit, None), size_behind(message)
         if slot is not None and size <= slot[2]:
             self._given(slot)
@@ -199,6 +229,8 @@ class Remote:
         if isinstance(message, Broken):
             self._tell(message)
             return
+        if isinstance(message, RowsWanted) or (isinstance(message, UnitDone) and message.kind not in _WHOLE):
+            raise errors.CannotSendError("part of a unit, or several")  # other workers would unpickle a part
         if isinstance(message, UnitDone):
             self._offered.pop(message.unit, None)
             message = self._placed(self._by_our_clock(message))
@@ -220,6 +252,8 @@ class Remote:
             failure = Failure.of(errors.MemoryLimitError(refused), f"for a batch of remote worker {self.number}")
             return message._replace(kind="error", value=dumps(failure))
         if slot is None:
+            if message.kind == "batch" and cast("Packed", message.value)[0] is not None:
+                raise errors.CannotSendError("a batch without bytes in a slot")
             return message
         return message._replace(value=(slot[0], *cast("Packed", message.value)[1:]))
 

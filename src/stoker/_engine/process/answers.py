@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import pickle
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from stoker._engine.backend import Answer, Cost, UnitReport
-from stoker._engine.messages import Delivery, Made
+from stoker._engine.messages import Delivery
 from stoker._engine.transport.arena import Slot
-from stoker._engine.transport.reader import SharedSlot
-from stoker._engine.transport.writer import Packed
+from stoker._engine.transport.writer import Packed, Written
+
+if TYPE_CHECKING:
+    from stoker._engine.machines.known_classes import KnownClasses
 
 
-def answers_of(message: Delivery, report: UnitReport) -> list[Answer]:
-    """Returns the answers in a message: one, or those of a run. The last one has their cost. The value of a batch is
-    (slot, batch as written), and that of an error the `Failure`.
+def answer_of(message: Delivery, report: UnitReport, known: KnownClasses | None = None) -> Answer | None:
+    """Returns the answer in a message; None if its unit was dropped. The value of a batch is (slot, batch as written),
+    and that of an error the `Failure`. `known`: classes of a remote worker.
     """
     unit, kind, value, place, worker, _, seconds = message
     if kind == "dropped":
-        return []
-    slot = None if place is None else Slot(*place)
-    if kind != "run":
-        answer = Answer(unit, kind, (slot, value) if kind == "batch" else value, worker, report)
-        answers = [answer]
-    else:
-        made = cast("list[Made]", value)
-        shared = SharedSlot(slot, sum(kind == "batch" for kind, _, _ in made))
-        answers = [
-            Answer(number, kind, (shared, value) if kind == "batch" else value, worker, UnitReport(*fields))
-            for number, (kind, value, fields) in enumerate(made, unit)
-        ]
-    for answer in answers:
-        if answer.kind == "error":
-            answer.value = pickle.loads(cast("bytes", answer.value))
-    if seconds and answers[-1].kind == "batch":
-        batches = [cast("tuple[object, Packed]", answer.value)[1] for answer in answers if answer.kind == "batch"]
-        in_messages = sum(len(data) for _, _, _, data, _ in batches if isinstance(data, bytes))
-        answers[-1].cost = Cost(len(answers), seconds, in_messages + max(used for _, used, *_ in batches))
-    return answers
+        return None
+    if kind == "batch":
+        value = None if place is None else Slot(*place), value
+    elif kind == "error":
+        data = cast("bytes", value)
+        value = pickle.loads(data) if known is None else known.failure(data)
+    answer = Answer(unit, kind, value, worker, report)
+    if seconds and kind == "batch":
+        answer.cost = Cost(1, seconds, Written.size_of(cast("tuple[object, Packed]", value)[1]))
+    return answer

@@ -7,6 +7,7 @@ import pickle
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
 from stoker._engine.messages import Message, packed, unpacked
@@ -26,9 +27,10 @@ class Channel(Generic[Received]):
     inside as bytes, and is unpickled by the process that needs it.
     """
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, read: Callable[[memoryview], object] = pickle.loads) -> None:
         end.setblocking(False)
         self._socket = end
+        self._read = read
         self._out: deque[memoryview] = deque()
         self._in = bytearray()
         self.ended = False
@@ -98,7 +100,8 @@ class Channel(Generic[Received]):
             if len(self._in) - at - _HEADER.size < size:
                 break
             start = at + _HEADER.size
-            messages.append(cast("Received", unpacked(pickle.loads(memoryview(self._in)[start : start + size]))))
+            wire = cast("tuple[object, ...]", self._read(memoryview(self._in)[start : start + size]))
+            messages.append(cast("Received", unpacked(wire)))
             at = start + size
         del self._in[:at]
         return messages

@@ -38,8 +38,6 @@ from stoker._engine.messages import (
     Kind,
     Leave,
     Leaves,
-    Made,
-    MadeKind,
     MadePart,
     Part,
     PlainSlot,
@@ -66,11 +64,6 @@ from stoker._engine.transport.writer import SlotWriter
 
 M = TypeVar("M", Unit, SlotGiven)
 
-EARLY = 0.0
-"""Seconds of work on a run of units after which a process answers with the finished ones: with each, because the next
-sample may take long, or wait for what the loop does with this batch.
-"""
-
 SOON = 2e-3
 """Seconds. A unit made faster than this takes little memory; reading the memory takes a hundredth of that."""
 
@@ -85,10 +78,8 @@ class Worker(ABC):
         self._number = number
         self._where = f"in DataLoader worker process {number}"
         self._mark: Mark = [*NEW_MARK, 0, -1] if mark is None else mark
-        self._writer = SlotWriter(arena, self._ask, self._hand_over)
-        self._made: list[Made] = []  # finished units of a run, from `_unit` on, that are not answered
+        self._writer = SlotWriter(arena, self._ask)
         self._dropped_below = 0  # units of runs that nobody wants
-        self._left = 0  # units of the run in hand that are not answered, nor finished
         self._inbox: list[Unit | SlotGiven] = []
         self._announced: set[int] = set()  # units in the inbox that the job knows of
         self._unit = -1
@@ -96,7 +87,6 @@ class Worker(ABC):
         self._asked = 0  # requests for a slot
         self._most = 0  # most bytes of private memory measured with the unit in hand
         self._start = 0.0  # of the unit in hand
-        self._run_start = 0.0  # of the run in hand
         self._processor = 0.0  # processor time at that moment
         self._is_short = False  # whether there was no memory for the unit in hand
         self._waited = 0.0  # seconds of waiting for memory, which do not count as cost of the unit
@@ -152,25 +142,23 @@ class Worker(ABC):
         end_duties.look()
         try:
             while True:
-                self._unit, blob, slot, known, part, made_parts = self._next(Unit)
+                self._unit, blob, slots, known, part, made_parts = self._next(Unit)
                 self._announced.discard(self._unit)
+                is_dropped = False
+                if isinstance(blob, list):  # a run, whose other units come next: each is answered by itself
+                    blob = self._first_of(blob, slots)
+                    is_dropped = self._unit < self._dropped_below
                 if job is not None and (resume := self._resume) is not None:
                     self._resume = None
                     job.resume(resume)
                 start, self._processor = time.perf_counter(), time.process_time()
                 self._start, self._most = start, 0
-                self._offered = None if slot is None else Slot(*slot)
-                count = len(blob) if isinstance(blob, list) else 1
-                self._writer.begin(self._offered if part is None else None, count)
-                if isinstance(blob, list) and (job is None or self._unit < self._dropped_below):
-                    outcome = ("empty", b"") if job is not None else ("error", dumps(init_failure))
-                    self._made = [cast("Made", (*outcome, plain(UnitReport())))] * len(blob)
-                    self._run_start, self._left = start, 0
-                    self._answer_run()
-                elif job is None:
+                self._offered = Slot(*slots[0]) if slots else None
+                self._writer.begin(self._offered if part is None else None)
+                if job is None:
                     self._answer("error", dumps(init_failure), start, None)
-                elif isinstance(blob, list):
-                    self._do_run(job, blob, start, where)
+                elif is_dropped:
+                    self._answer("empty", b"", start, None)
                 elif part is None:
                     self._do(job, blob, start, where, known, made_parts)
                 else:
@@ -192,51 +180,15 @@ class Worker(ABC):
         self._writer.let_go()
         self._answer(kind, value, start, job)
 
-    def _do_run(self, job: Job, works: list[bytes], start: float, where: str) -> None:
-        """Makes units one after the other, and answers with those that are finished when `EARLY` seconds are over, when
-        the slot is full, and behind one that is not plain. The rest is a run of its own, which comes next: a worker
+    def _first_of(self, works: list[bytes], slots: Sequence[PlainSlot]) -> bytes:
+        """Returns the work of the first unit of a run. The others are a run of their own, which comes next: a worker
         makes units in ascending order.
         """
-        process_setup.one_thread()
-        first, count = self._unit, len(works)
-        self._run_start, self._left = start, count
-        for place, blob in enumerate(works, 1):
-            self._mark[IN_HAND] = first + place - 1
-            kind, value = self._run_job(job, blob, where, (), ())
-            self._writer.let_go()
-            report, self._start = job.report(), time.perf_counter()
-            self._made.append((cast("MadeKind", kind), value, plain(report)))
-            self._left = count - place
-            is_plain = kind == "batch" and not (report.notes or report.faults or report.drawn)
-            is_over = not (self._left and is_plain) or self._start - self._run_start - self._waited > EARLY
-            if is_over or not self._writer.begin_next():
-                break
-        self._answer_run()
-        if place < count:
-            self._inbox.insert(0, Unit(first + place, works[place:], None, (), None, ()))
-            self._keep(self.arrived())  # it may have to leave, or nobody wants the rest
-
-    def _hand_over(self) -> None:
-        """Answers with the finished units of a run and their slot, and goes on with the one in hand."""
-        count = len(self._made)
-        self._answer_run(goes_on=True)
-        self._unit += count
-        self._run_start = self._start
-
-    def _answer_run(self, goes_on: bool = False) -> None:
-        made, self._made = self._made, []
-        if not goes_on:
-            if self._is_short:
-                self._is_short = False
-                linux.give_back()
-            end_duties.look()
-            self._mark[ACTIVITY] = Activity.WRITE
-        seconds, self._waited = self._start - self._run_start - self._waited, 0.0
-        processor = time.process_time()
-        used, self._processor = processor - self._processor, processor
-        self.send(UnitDone(self._unit, "run", made, seconds, plain(UnitReport()), used, self._left))
-        if not goes_on:
-            self._mark[ACTIVITY] = Activity.IDLE
+        self._keep(self.arrived())  # it may have to leave, or nobody wants the run
+        self._mark[IN_HAND] = self._unit
+        if len(works) > 1:
+            self._inbox.insert(0, Unit(self._unit + 1, works[1:], slots[1:], (), None))
+        return works[0]
 
     def _run_job(
         self, job: Job, blob: bytes, where: str, known: KnownFaults, made_parts: Sequence[MadePart]
@@ -333,7 +285,7 @@ class Worker(ABC):
         worker ends too.
         """
         asked = time.perf_counter()
-        slot = self._requested(functools.partial(SlotWanted, wish=self._writer.wish), size)
+        slot = self._requested(SlotWanted, size)
         self._waited += time.perf_counter() - asked
         if isinstance(slot, str):
             self._is_short = True

@@ -60,7 +60,7 @@ from stoker._engine.messages import (
     Unpickled,
 )
 from stoker._engine.process import linux
-from stoker._engine.process.answers import answers_of
+from stoker._engine.process.answers import answer_of
 from stoker._engine.process.deadlines import FROZEN, PULSE
 from stoker._engine.process.worker_events import Teller, broken
 from stoker._engine.process_guard import check_owner, harmless
@@ -278,7 +278,8 @@ class SpawnBackend(Backend):
     def _hear(self, message: ToTrainer) -> None:
         match message:
             case Delivery():
-                self._inbox += answers_of(message, UnitReport(*message.report))
+                if (answer := answer_of(message, UnitReport(*message.report))) is not None:
+                    self._inbox.append(answer)
             case Starved():
                 self._was_starved = True
                 self._starved_for = message.unit

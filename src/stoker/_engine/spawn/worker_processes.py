@@ -65,8 +65,9 @@ class WorkerProcess:
 
     def _send_units(self) -> None:
         while self._unsent and (not self._sent or _fits(self._unsent[0])):
-            self._sent += 1
-            self._send(self._unsent.popleft())
+            message = self._unsent.popleft()
+            self._sent += len(message.work) if isinstance(message.work, list) else 1
+            self._send(message)
 
     def _send(self, message: ToWorker) -> None:
         with contextlib.suppress(OSError):  # it has ended, as its pipe will tell
@@ -82,7 +83,7 @@ class WorkerProcess:
             return messages, True
         finally:
             self.is_ready = self.is_ready or any(isinstance(message, Unpickled) for message in messages)
-            self._sent -= sum(isinstance(message, UnitDone) and not message.left for message in messages)
+            self._sent -= sum(isinstance(message, UnitDone) for message in messages)
             self._send_units()
         return messages, False
 

@@ -55,7 +55,8 @@ class Dispatch:
     Attributes:
         alive: the workers that are handed units.
         busy: the workers that hold a unit, also those that get no more.
-        outstanding: all units that are not answered in full, in ascending order.
+        outstanding: all units that are not answered in full, in ascending order; of a run the first one.
+        longest: number of units of the longest run so far.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Dispatch:
         self.alive: set[int] = set()
         self.busy: set[int] = set()
         self.outstanding: list[int] = []
+        self.longest = 1
         self._runs: dict[int, int] = {}  # unit → number of its runs that wait or are held
         # The workers that may take a run. For each number of runs that they hold there are two sets of them: those that
         # wait for a free unit, and those with a bound unit that waits for them
@@ -105,7 +107,7 @@ class Dispatch:
         """
         self._worker_of[unit] = worker
         if run > 1:
-            self._lengths[unit] = run
+            self._lengths[unit], self.longest = run, max(run, self.longest)
         if rows and self._split_policy is not None:
             self._rows[unit] = rows
         self._count(unit, 1)
@@ -257,11 +259,21 @@ class Dispatch:
             self._count(run.unit, 1)
         return Assignment(run.unit, first, first + share)
 
-    def answered(self, worker: int, run: Assignment, seconds: float) -> None:
-        """Records that the worker has answered, after `seconds` of work on it."""
-        self._held[worker].remove(run)
-        self._released(worker, run)
+    def answered(self, worker: int, run: Assignment, seconds: float, made: int = 1, left: int = 0) -> None:
+        """Records that the worker has answered, after `seconds` of work on it. Of several units there are those behind
+        the ones that are `made` still `left`: it makes these before the others that it holds.
+        """
         self._depth = 1 if seconds > SLOW_UNIT else 2
+        held = self._held[worker]
+        if left:
+            rest = run.unit + made
+            held[held.index(run)] = Assignment(rest)
+            self._worker_of[rest], self._lengths[rest] = None, left
+            self._count(rest, 1)
+            self._count(run.unit, -1)
+        else:
+            held.remove(run)
+            self._released(worker, run)
         if not run.is_part:
             self.done(run.unit)
 
@@ -286,9 +298,10 @@ class Dispatch:
         self._released(worker, *lost)
         return lost
 
-    def more_before(self, unit: int) -> int:
-        """Returns the number of units behind the first ones of earlier runs."""
-        return sum(length - 1 for first, length in self._lengths.items() if first < unit)
+    def count(self, before: float = math.inf) -> int:
+        """Returns the number of units that are not answered, before this one: each unit of a run counts."""
+        runs = sum(min(length, before - first) - 1 for first, length in self._lengths.items() if first < before)
+        return bisect_left(self.outstanding, before) + int(runs)
 
     def rows(self, unit: int) -> int:
         """Returns the number of rows of a unit that may be shared."""
@@ -329,18 +342,6 @@ class Dispatch:
             self._count(unit, 1)
             if worker is not None:
                 self._list(worker)
-
-    def goes_on(self, worker: int, unit: int, run: int) -> None:
-        """Records that the worker makes the rest of the run that it has answered, of `run` units from this one on,
-        before the others that it holds.
-        """
-        self._worker_of[unit] = None
-        if run > 1:
-            self._lengths[unit] = run
-        self._held[worker].insert(0, Assignment(unit))
-        self._count(unit, 1)
-        self.busy.add(worker)
-        self._list(worker)
 
     def dropped(self, before: int) -> list[int]:
         """Drops the units below `before`; returns those that no worker had begun."""

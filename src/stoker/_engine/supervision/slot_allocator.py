@@ -14,8 +14,11 @@ from stoker._engine.supervision.dispatch import Dispatch
 from stoker._engine.transport.arena import Arena, Board, Slot
 from stoker.errors import MemoryLimitError
 
-_Ask = tuple[int, int, int, int]
-"""Unit, worker, bytes of the slot, and bytes if memory is plentiful."""
+_Ask = tuple[int, int, int]
+"""Unit, worker, and bytes of the slot."""
+
+LARGEST = 2**20
+"""Bytes of the slots of a run that are given before its batches are made, unless it is one slot."""
 
 SPARE_SLOTS = 3
 """Number of idle slots kept beyond the units under way: a training loop holds one batch while it asks for the next,
@@ -68,19 +71,36 @@ class SlotAllocator:
         ask = self._asking.get(worker)
         return ask is not None and ask[0] > self._dispatch.outstanding[0]
 
-    def offer(self, unit: int) -> Slot | None:
-        """Returns an idle slot of the usual size, if that leaves enough for earlier units; else None.
+    def offer(self, unit: int, run: int = 1) -> list[Slot]:
+        """Returns an idle slot of the usual size for the unit, if that leaves enough for earlier units; of a run, which
+        is cheap to make, a slot for each unit, as far as memory and `LARGEST` go, idle or not.
 
         If none is idle, or units are slow, the worker asks for a slot when it has its samples: a slot held while it
         makes them would be memory that no batch needs yet, and a request takes a tenth of a millisecond.
         """
-        return None if self._dispatch.is_slow else self._idle(unit)
+        slots: list[Slot] = []
+        if not self._dispatch.is_slow and self._usual_size:
+            for each in range(unit, unit + self._at_once(run)):
+                if (slot := self._idle(each, run > 1)) is None:
+                    break
+                slots.append(slot)
+        return slots
 
-    def _idle(self, unit: int) -> Slot | None:
-        if not self._usual_size or self._asks:
+    def _at_once(self, run: int) -> int:
+        """Returns the number of slots that a run of so many units is given."""
+        return max(1, min(run, LARGEST // max(1, self._usual_size)))
+
+    def _idle(self, unit: int, is_of_run: bool = False) -> Slot | None:
+        size = self._usual_size
+        if not size or self._asks:
             return None
         self.collect()
-        slot = self._arena.take_free(self._usual_size) if self._leaves_room(unit, self._usual_size) else None
+        try:
+            if not self._leaves_room(unit, size):
+                return None
+            slot = self._arena.take(size, self.spoken_for) if is_of_run else self._arena.take_free(size)
+        except MemoryLimitError:
+            return None
         if slot is not None:
             self._lend(unit, slot.number)
         return slot
@@ -101,15 +121,15 @@ class SlotAllocator:
         if ask is not None:
             del self._asking[ask[1]], self._asks[bisect_left(self._asks, ask)]
 
-    def asked(self, worker: int, unit: int, size: int, own: int = 0, wish: int = 0) -> None:
-        """Queues a worker's request for a slot of this size instead of its present one, until `grant` serves it; if
-        memory is plentiful, of the size of its `wish`. `own` is the worker's private memory in bytes.
+    def asked(self, worker: int, unit: int, size: int, own: int = 0) -> None:
+        """Queues a worker's request for a slot of this size instead of its present one, until `grant` serves it. `own`
+        is the worker's private memory in bytes.
 
         An earlier request of the same worker is dropped: an exception of the user's code has ended that wait.
         """
         self._free(self._returned(unit))
         self._forget(self._asking.get(worker))
-        ask = self._asking[worker] = unit, worker, size, wish
+        ask = self._asking[worker] = unit, worker, size
         insort(self._asks, ask)
         self._latest_size = size
         self._has(worker, own)
@@ -162,12 +182,12 @@ class SlotAllocator:
         self.starved_for = None
         self._hungry_for = max(self._hungry_for, -1 if hungry_for is None else hungry_for)
         while self._asks:
-            unit, worker, size, wish = self._asks[0]
+            unit, worker, size = self._asks[0]
             reply: Slot | str
             try:
                 if not self._leaves_room(unit, size, worker):
                     return
-                reply = self._wished(unit, worker, wish) or self._taken(unit, worker, size)
+                reply = self._taken(unit, worker, size)
                 self._lend(unit, reply.number)
             except MemoryLimitError as error:
                 if self._can_wait(unit, worker):
@@ -176,15 +196,6 @@ class SlotAllocator:
                 reply = str(error)
             self._forget(self._asks[0])
             yield worker, reply
-
-    def _wished(self, unit: int, worker: int, wish: int) -> Slot | None:
-        """Returns a slot with room for a run; None if later batches could lack that memory."""
-        if not wish or not self._arena.can_give(self._earlier(unit) + 1, wish, lambda: self.spoken_for(worker)):
-            return None
-        try:
-            return self._arena.take(wish, lambda: self.spoken_for(worker))
-        except MemoryLimitError:
-            return None
 
     def _taken(self, unit: int, worker: int, size: int) -> Slot:
         try:
@@ -264,7 +275,7 @@ class SlotAllocator:
         for number in numbers:
             self._arena.put_back(number)
         if numbers:
-            self._arena.trim(len(self._dispatch.outstanding) + SPARE_SLOTS)
+            self._arena.trim(self._dispatch.count() + self._at_once(self._dispatch.longest) - 1 + SPARE_SLOTS)
 
     def is_wanted_now(self, unit: int) -> bool:
         """Whether the trainer waits for this unit, and has given back all that it could."""
@@ -288,9 +299,7 @@ class SlotAllocator:
 
     def _earlier(self, unit: int) -> int:
         """Returns the number of earlier units without a slot."""
-        # A unit with a slot is always outstanding
-        earlier = bisect_left(self._dispatch.outstanding, unit) - bisect_left(self._served, unit)
-        return earlier + self._dispatch.more_before(unit)
+        return self._dispatch.count(unit) - bisect_left(self._served, unit)  # one with a slot is outstanding
 
 
 MUCH = 16 << 20

@@ -37,6 +37,9 @@ Reducer = Callable[[Opaque], Reduced]
 Dtype = str | AnyDtype
 """NumPy's, as text if that is unambiguous, or the name of torch's."""
 
+Loads = Callable[[bytes | bytearray], Opaque]
+"""`pickle.loads`, or what reads the pickles of workers on other machines."""
+
 SMALL = 64 * 1024
 """Bytes below which a leaf stays in the pickle: the trainer would copy such a leaf out of the slot anyway."""
 
@@ -59,9 +62,9 @@ def pack(leaves: Sequence[Leaf]) -> bytes:
 
 
 @functools.lru_cache(8)
-def unpack(data: bytes) -> tuple[Leaf, ...]:
+def unpack(data: bytes, read: Loads = pickle.loads) -> tuple[Leaf, ...]:
     """Returns the leaves passed to `pack`. Cached, because nearly all batches of a loader have the same leaves."""
-    return tuple(Leaf(*leaf) for leaf in pickle.loads(data)) if data else ()
+    return tuple(map(Leaf._make, cast("list[tuple[Opaque, ...]]", read(data)))) if data else ()
 
 
 class _Building(threading.local):
@@ -217,9 +220,8 @@ def _tensor() -> type | None:
 
 
 @functools.lru_cache(8)
-def _kind_and_keys(frame: bytes) -> tuple[bool, tuple[str, ...] | None]:
-    header: tuple[bool, tuple[str, ...] | None] = pickle.loads(frame[len(_FRAME) :])
-    return header
+def _kind_and_keys(frame: bytes, read: Loads) -> tuple[bool, tuple[str, ...] | None]:
+    return cast("tuple[bool, tuple[str, ...] | None]", read(frame[len(_FRAME) :]))
 
 
 def dumps_unit(unit: Opaque) -> bytes:
@@ -382,15 +384,15 @@ def _by_value() -> type[_LeafPickler]:
     return ByValue
 
 
-def loads(data: bytes | bytearray, leaves: Sequence[Opaque]) -> Opaque:
+def loads(data: bytes | bytearray, leaves: Sequence[Opaque], read: Loads = pickle.loads) -> Opaque:
     """Returns the rebuilt batch. Reentrant: a user's class may unpickle another batch meanwhile."""
     if data[:1] == _FRAME:
-        is_list, keys = _kind_and_keys(bytes(data))
+        is_list, keys = _kind_and_keys(bytes(data), read)
         if keys is not None:
             return dict(zip(keys, leaves, strict=True))
         return list(leaves) if is_list else tuple(leaves)
     before, _building.leaves = _building.leaves, leaves
     try:
-        return pickle.loads(data)
+        return read(data)
     finally:
         _building.leaves = before

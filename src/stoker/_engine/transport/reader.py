@@ -26,7 +26,7 @@ import numpy as np
 from stoker._core.machine.reserve import check, punch
 from stoker._engine.transport import leaves, owned, registered, segments
 from stoker._engine.transport.arena import Board, Slot
-from stoker._engine.transport.leaves import SMALL, Leaf, Opaque
+from stoker._engine.transport.leaves import SMALL, Leaf, Loads, Opaque
 from stoker._engine.transport.owned import Array, Hold, Owned, tensor_over
 from stoker._engine.transport.segments import ArenaFiles, Mapping
 from stoker._engine.transport.writer import Written
@@ -165,22 +165,6 @@ class Lease:
             self._home.post(self.slot.number)
 
 
-class SharedSlot:
-    """The slot of the batches of a run, which are read one by one.
-
-    Attributes:
-        slot: the slot; None if all batches travel in the message.
-        left: number of batches that are not read.
-        lease: of the slot, since a batch with a view of it was read.
-        exporter: keeps the lease until all batches are read.
-    """
-
-    def __init__(self, slot: Slot | None, left: int) -> None:
-        self.slot, self.left = slot, left
-        self.lease: Lease | None = None
-        self.exporter: Exporter | None = None
-
-
 class ForkHold:
     """The leases that existed when a zygote was forked, and that it can see. Released when the zygote has ended."""
 
@@ -258,46 +242,36 @@ class Reader:
         self.leased_bytes = 0
         self.copied_batches = 0
 
-    def read(self, slot: Slot | SharedSlot | None, written: Written) -> Opaque:
-        """Returns the batch. Its large leaves are views of the slot, which is leased until they are gone; a slot that
-        batches share is leased until the views of all are gone.
+    def read(self, slot: Slot | None, written: Written, read: Loads = pickle.loads) -> Opaque:
+        """Returns the batch. Its large leaves are views of the slot, which is leased until they are gone. Pickles go
+        through `read`.
 
         Raises:
             MemoryLimitError: the user holds more batches than the system allows mappings, and there is no memory for a
                 copy.
         """
         self._latest = None
-        shared = None
-        if isinstance(slot, SharedSlot):
-            shared, slot = slot, slot.slot
         if slot is None or written.slot is None:
-            try:
-                return leaves.loads(cast("bytes", written.pickle), ())
-            finally:
-                if shared is not None:
-                    self._one_less(shared)
+            return leaves.loads(cast("bytes", written.pickle), (), read)
         self._settle()
-        is_leased = shared is not None and shared.exporter is not None
-        assert is_leased or slot.number not in self._kept, "a slot was written again while a view of it existed"
+        assert slot.number not in self._kept, "a slot was written again while a view of it existed"
         mapping = self._map(slot)
-        copies = mapping is None or (not is_leased and self.leased_bytes + slot.capacity > self._budget)
+        copies = mapping is None or self.leased_bytes + slot.capacity > self._budget
         if copies:
             try:
                 check(slot.capacity, spoken_for=0 if mapping is None else MEANWHILE * slot.capacity)
             except MemoryLimitError:
                 if mapping is None:
-                    self.discard(shared or slot)
+                    self.discard(slot)
                     raise
                 copies = False  # a view needs no further memory
         lease = Lease(slot, self._home)
         exporter: Exporter | None = None
-        if shared is not None and shared.lease is not None:
-            lease, exporter = shared.lease, shared.exporter
         read_leaves: list[Opaque] = []
         try:
             for number, leaf in enumerate(written.leaves):
                 if number in written.texts:
-                    read_leaves.append(joined_texts(leaf, written.texts[number]))
+                    read_leaves.append(joined_texts(leaf, written.texts[number], read))
                 elif mapping is None or copies or leaf.size < SMALL:
                     read_leaves.append(_copied(leaf, self._copy(slot, leaf.offset, leaf.size)))
                 else:
@@ -309,21 +283,17 @@ class Reader:
                     if not isinstance(view, np.ndarray):
                         lease.watch_storage(view.untyped_storage())
             where = written.pickle
-            return leaves.loads(where if isinstance(where, bytes) else self._copy(slot, *where), read_leaves)
+            return leaves.loads(where if isinstance(where, bytes) else self._copy(slot, *where), read_leaves, read)
         finally:
             if lease.begun:
                 self._latest = lease
-                if not is_leased:
-                    self.leased_bytes += slot.capacity
-                    self._kept[slot.number] = slot
+                self.leased_bytes += slot.capacity
+                self._kept[slot.number] = slot
                 if lease.is_registered:
                     self._home.registered[slot.number].lease = lease
-            elif shared is None:
-                self._let_go(slot)
+            else:
+                self.discard(slot)
             self.copied_batches += copies
-            if shared is not None:
-                shared.lease, shared.exporter = (lease, exporter) if lease.begun else (None, None)
-                self._one_less(shared)
 
     @property
     def latest(self) -> Lease | None:
@@ -360,22 +330,8 @@ class Reader:
                 return None
         return mapping
 
-    def discard(self, slot: Slot | SharedSlot) -> None:
-        """Releases the slot of a batch that is not delivered."""
-        if isinstance(slot, SharedSlot):
-            self._one_less(slot)
-        else:
-            self._let_go(slot)
-
-    def _one_less(self, shared: SharedSlot) -> None:
-        """Counts a batch of a run as read; behind the last one the slot belongs to the views alone."""
-        shared.left -= 1
-        if not shared.left:
-            is_leased, shared.exporter = shared.lease is not None, None
-            if shared.slot is not None and not is_leased:
-                self._let_go(shared.slot)
-
-    def _let_go(self, slot: Slot) -> None:
+    def discard(self, slot: Slot) -> None:
+        """Releases the slot of a batch that is not delivered, or that was copied out of it."""
         self._came_back = True
         if not self._home.post(slot.number):
             self._returned.append(slot.number)
@@ -437,9 +393,11 @@ class Reader:
                         self._returned.append(lease.slot.number)
 
 
-def joined_texts(leaf: Leaf, runs: list[bytes]) -> list[str | bytes] | tuple[str | bytes, ...]:
+def joined_texts(
+    leaf: Leaf, runs: list[bytes], read: Loads = pickle.loads
+) -> list[str | bytes] | tuple[str | bytes, ...]:
     """Returns a column of texts, joined from its runs."""
-    texts = [text for run in runs for text in pickle.loads(run)]
+    texts = [text for run in runs for text in cast("list[str | bytes]", read(run))]
     return tuple(texts) if leaf.dtype == "tuple" else texts
 
 

@@ -7,6 +7,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from pickle import loads as plain_loads
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from stoker._core import native
 from stoker._core.machine.reserve import check
 from stoker._engine.transport import leaves, segments
 from stoker._engine.transport.arena import Slot
-from stoker._engine.transport.leaves import SMALL, Dtype, Leaf, Opaque
+from stoker._engine.transport.leaves import SMALL, Dtype, Leaf, Loads, Opaque
 from stoker._engine.transport.owned import Array
 from stoker._engine.transport.segments import ArenaFiles, Mapping
 
@@ -31,9 +32,6 @@ Memory: TypeAlias = "Array | torch.Tensor"
 
 Lent = tuple[Mapping, "weakref.ref[Part]"]
 """A mapping, and a weak reference to a part of it that was lent to a collator."""
-
-LARGEST = 2**20
-"""Bytes of a slot for the batches of a run, unless the first is larger."""
 
 ALIGNMENT = 64
 IN_MESSAGE = 16 * 1024
@@ -66,10 +64,10 @@ class Written(NamedTuple):
         return value[1] + (len(value[3]) if isinstance(value[3], bytes) else 0)
 
     @classmethod
-    def unpacked(cls, value: Packed) -> Written:
+    def unpacked(cls, value: Packed, read: Loads = plain_loads) -> Written:
         """Returns the batch from the result of `packed`."""
         slot, used, packed, pickle, texts = value
-        return cls(slot, used, leaves.unpack(packed), pickle, texts)
+        return cls(slot, used, leaves.unpack(packed, read), pickle, texts)
 
 
 def aligned(size: int) -> int:
@@ -83,48 +81,26 @@ class SlotWriter:
     Args:
         files: of the arena.
         ask: exchanges the held slot for one of at least the given bytes; raises MemoryLimitError.
-        hand_over: sends the finished batches of a run, with the held slot: the batch in hand is to have another.
-
-    Attributes:
-        wish: bytes of the slot that `ask` is to get if memory is plentiful, for all batches of a run; else 0.
     """
 
-    def __init__(
-        self, files: ArenaFiles, ask: Callable[[int], Slot], hand_over: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, files: ArenaFiles, ask: Callable[[int], Slot]) -> None:
         self._files = files
         self._ask = ask
-        self._hand_over = hand_over
         self._mappings: dict[int, Mapping] = {}
         self._slot: Slot | None = None
         self._mapping: Mapping | None = None
         self._used = 0
-        self._begin = 0  # of the batch in hand, behind finished ones
-        self._is_behind = False  # whether there are finished ones
-        self.wish = 0
-        self._to_come = 1  # batches that are to share the slot
-        self._largest = 0  # bytes of a finished one
         self._lends = True
         self._lent: list[Lent] = []
         self._detached: list[tuple[Mapping, list[weakref.ref[Part]]]] = []  # mappings with parts still in use
 
-    def begin(self, slot: Slot | None, batches: int = 1) -> None:
-        """Begins a batch, to be written into `slot`, or the first of several."""
+    def begin(self, slot: Slot | None) -> None:
+        """Begins a batch, to be written into `slot`."""
         if self._detached:
             self._detached = [entry for entry in self._detached if any(part() is not None for part in entry[1])]
         self._slot = slot
-        self._used = self._begin = self._largest = 0
-        self._is_behind, self._to_come = False, batches
+        self._used = 0
         self._mapping = None if slot is None else self.map(slot)
-
-    def begin_next(self) -> bool:
-        """Begins another batch behind the finished ones of the slot; returns False if it would hardly find room."""
-        self._largest = max(self._largest, self._used - self._begin)
-        self._begin, self._is_behind = self._used, True
-        if self._slot is None:
-            return True
-        self._mapping = self.map(self._slot)  # parts of the last one may have been detached
-        return self._used + self._largest <= self._slot.capacity
 
     def lend(self, size: int) -> ctypes.Array[ctypes.c_char] | None:
         """Returns memory of the slot for a collator; None if the size is small or exceeds the rest of the slot.
@@ -134,7 +110,7 @@ class SlotWriter:
         """
         if size < SMALL or not self._lends:
             return None
-        if self._used == self._begin:
+        if not self._used:
             self._make_room(size)
         if self._slot is None or self._used + size > self._slot.capacity:
             check(size)
@@ -188,17 +164,11 @@ class SlotWriter:
         in_slot = len(data) >= IN_MESSAGE
         extra = sum(aligned(leaf.size) for source, leaf in placed if source is not None)
         extra += aligned(len(data)) if in_slot else 0
-        begin = self._begin
         if extra:
             self._make_room(extra)
-        moved = self._begin - begin  # below 0 if it lies in another slot now
         out: list[Leaf] = []
         for source, leaf in placed:
-            out.append(
-                leaf._replace(offset=leaf.offset + moved)
-                if source is None
-                else leaf._replace(offset=self._copy(source, leaf.size))
-            )
+            out.append(leaf if source is None else leaf._replace(offset=self._copy(source, leaf.size)))
         where: bytes | tuple[int, int] = data
         if in_slot:
             where = (self._copy(np.frombuffer(data, np.uint8), len(data)), len(data))
@@ -211,22 +181,15 @@ class SlotWriter:
         return self._slot
 
     def _make_room(self, extra: int) -> None:
-        """Exchanges the slot for a larger one if `extra` bytes do not fit, and copies the written bytes of this batch.
-        Finished batches of a run are handed over with the slot that they lie in.
-        """
-        wanted = self._used + extra
-        self.wish = 0 if self._is_behind or self._to_come == 1 else min(wanted * self._to_come, LARGEST)
-        if self._slot is not None and (wanted if self._used else max(wanted, self.wish)) <= self._slot.capacity:
+        """Exchanges the slot for a larger one if `extra` bytes do not fit, and copies the written bytes."""
+        if self._slot is not None and self._used + extra <= self._slot.capacity:
             return
-        begin, used, before = self._begin, self._used - self._begin, self._mapping
+        used, before = self._used, self._mapping
         if before is not None and any(mapping is before and part() is not None for mapping, part in self._lent):
             self._detach(before)  # leaves of the unfinished batch still point to it
-        content = bytes(before.part(begin, used)) if before is not None and used else b""
-        if self._is_behind:
-            self._hand_over()
+        content = bytes(before.part(0, used)) if before is not None and used else b""
         # The old slot may belong to another batch from here on.
         self._slot, self._mapping, self._used = None, None, 0
-        self._begin, self._is_behind, self._to_come = 0, False, 1
         slot = self._ask(used + extra)
         mapping = self.map(slot)
         ctypes.memmove(mapping.address, content, len(content))
@@ -242,7 +205,7 @@ class SlotWriter:
         if self._mapping is None:
             return None
         at = address - self._mapping.address
-        return at if at >= self._begin and at + size <= self._used else None
+        return at if at >= 0 and at + size <= self._used else None
 
     def map(self, slot: Slot) -> Mapping:
         """Returns the slot's mapping in this process."""

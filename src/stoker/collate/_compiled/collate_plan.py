@@ -124,8 +124,6 @@ class NumberLeaf(_Small):
     Args:
         kind: the type that has to occur.
         others: the types that may also occur.
-        dtype: of the result.
-        leaves: the kind of output.
         first: whether the first sample has to be of the type `kind`.
     """
 
@@ -392,8 +390,6 @@ def plan_of(sample: Any, fn_map: FnMap, leaves: NumpyLeaves, in_runs: bool = Fal
     """Returns the plan for samples with the structure of this one.
 
     Args:
-        sample: the example.
-        fn_map: the functions in force.
         leaves: the object whose methods are Stoker's functions among them.
         in_runs: whether the plan is for runs of a batch's rows, which are joined later.
     """

@@ -18,9 +18,6 @@ from stoker.collate import tensors
 class WrittenColumn:
     """A column that `check` has written to memory of its own: there `make` need not look at the values again. Lent
     memory is not asked for before all columns of a batch are known to fit.
-
-    Attributes:
-        out: the array or tensor.
     """
 
     __slots__ = ("out",)

@@ -25,11 +25,7 @@ SMALL = 256
 
 
 class Compiled:
-    """The default collation for batches of one dataset. Not thread safe: each worker has its own.
-
-    Args:
-        output: the kind of leaves.
-    """
+    """The default collation for batches of one dataset. Not thread safe: each worker has its own."""
 
     def __init__(self, output: registry.Output | None) -> None:
         self._output = output
@@ -52,7 +48,6 @@ class Compiled:
         """Announces at most `count` samples, of one batch or of a run of its rows.
 
         Args:
-            count: of samples.
             lender: gives the memory of the batch.
             travels: whether the batch is handed over to another process.
             run_of: rows of the whole batch, if the samples are a run of them that `rows` will collate.

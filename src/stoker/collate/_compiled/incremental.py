@@ -322,7 +322,6 @@ def row_array(functions: native.Functions, row: Any, value: Any, beside: Strides
 
     Args:
         functions: the compiled part.
-        row: a contiguous array.
         value: an array of NumPy's own classes.
         beside: the result of `strides_beside`.
     """

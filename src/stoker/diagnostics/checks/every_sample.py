@@ -45,10 +45,8 @@ class CheckedSamples:
     """The result of a check.
 
     Attributes:
-        samples: of the dataset.
         began_at: the sample at which it began: above 0 if an earlier check was interrupted.
         found: samples that are damaged or inconsistent.
-        path: of the quarantine file.
     """
 
     samples: int
@@ -80,7 +78,6 @@ def check_samples(
 
     Raises:
         TargetError: the dataset is a stream, or `path` has something else already.
-        OSError: a file cannot be written.
     """
     try:
         count = len(dataset)
@@ -134,11 +131,7 @@ Outline = dict[str, tuple[str, list[int] | None, int | None]]
 
 
 class _Outlines:
-    """The outlines of a dataset's samples, which workers make, so that no sample is sent.
-
-    Args:
-        dataset: of the user.
-    """
+    """The outlines of a dataset's samples, which workers make, so that no sample is sent."""
 
     stoker_protocol = True
 
@@ -193,8 +186,6 @@ class _Progress:
     """The state of a check, in a file beside the quarantine file until the check ends.
 
     Args:
-        path: of the quarantine file.
-        samples: of the dataset.
         classes: number of classes; None if it is not known.
 
     Raises:
@@ -259,11 +250,7 @@ class _Progress:
                 yield index, f"InconsistentSample: {name} has the {what} {text}, and {others}{more}"
 
     def load(self, loader: Any) -> int:
-        """Goes on where an earlier check was interrupted; returns the samples that it had done.
-
-        Raises:
-            TargetError: that check was of another dataset, or of other classes.
-        """
+        """Goes on where an earlier check was interrupted; returns the samples that it had done."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 known = json.load(file)

@@ -13,7 +13,6 @@ class Finding:
     """One finding of `stoker doctor`.
 
     Attributes:
-        name: of the check.
         level: "fine"; "advice" if it can cost time or memory; "problem" if it fails, or loses data or randomness.
         what: the facts, with numbers.
         why: why it matters; empty if all is fine.

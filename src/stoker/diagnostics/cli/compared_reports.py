@@ -52,9 +52,6 @@ def compare_reports(words: Sequence[str], report: str | None, as_json: bool) -> 
         words: the two files; options may follow them.
         report: of `--report`, where it stands before them.
         as_json: of `--json`, where it stands before them.
-
-    Raises:
-        CommandError: these are not two reports of this version.
     """
     files, report, as_json = _options(words, report, as_json)
     if len(files) != 2:

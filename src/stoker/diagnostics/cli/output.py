@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -76,11 +77,7 @@ def seconds(number: float) -> str:
 
 
 def check_writable(path: str, option: str) -> None:
-    """Refuses a file that cannot be written, before a long run and not after it.
-
-    Raises:
-        CommandError: names the folder and the reason.
-    """
+    """Refuses a file that cannot be written, before a long run and not after it."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise CommandError(f"{option} {path}: the folder {folder} does not exist: make it, or name another one")
@@ -106,12 +103,8 @@ def check_output(
 
     Args:
         path: of the file; None for none.
-        option: that names it.
         kind: of file that is written. An existing file has to be one, or to be empty; None for any.
         script: that is run, which is never replaced.
-
-    Raises:
-        CommandError: names the reason, and the change to make.
     """
     if path is None:
         return
@@ -161,7 +154,6 @@ class StatusLine:
     included, never touch it. On anything but a terminal nothing is written.
 
     Args:
-        stream: of the terminal.
         others: streams that have to be terminals as well: those that the program writes to.
     """
 
@@ -204,9 +196,27 @@ class StatusLine:
         self._stream.flush()
 
 
-def standard_error(program_prints_to: IO[str] = sys.stdout) -> StatusLine:
+def standard_error() -> StatusLine:
     """Returns a line on standard error, below a program that prints to this process's standard streams."""
-    return StatusLine(sys.stderr, (program_prints_to,))
+    return StatusLine(sys.stderr, (sys.stdout,))
+
+
+@contextlib.contextmanager
+def samples_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Shows a bar on a terminal's standard error; yields the function that is told the samples done and of all."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
+    is_shown = sys.stderr.isatty()
+    # `auto_refresh` would start a thread, and workers are forked from this process
+    with Progress(*columns, console=console_of(sys.stderr), auto_refresh=False, disable=not is_shown) as progress:
+        task = progress.add_task(what, total=None)
+
+        def show(done: int, of: int) -> None:
+            progress.update(task, completed=done, total=of)
+            progress.refresh()
+
+        yield show if is_shown else None
 
 
 MASK = "***"

@@ -18,11 +18,7 @@ PICTURE = 5000
 
 
 def composition_of(records: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Returns orders of epochs, classes and lengths of a loader as plain JSON values; None if nothing is known.
-
-    Args:
-        records: the notes of its epochs.
-    """
+    """Returns orders of epochs, classes and lengths of a loader as plain JSON values; None if nothing is known."""
     epochs = noted_epochs(records)
     orders = [order for epoch in epochs if (order := order_of(epoch)) is not None]
     classes, padding = class_shares(epochs), padding_shares(epochs)
@@ -58,8 +54,6 @@ class NotedEpoch:
         every: of so many batches one is noted.
         is_whole: whether the sampler came to its end.
         starts: position in the epoch at which each noted batch begins.
-        sizes: of these batches.
-        indices: of all their samples.
         labels: of these samples; None if they are not known.
         lengths: of these samples; None if they are not known.
         padded: of some batches that the loop got: number, padded length, lengths of the samples, field.
@@ -177,7 +171,6 @@ def batch_composition(epochs: Sequence[NotedEpoch], shares: Sequence[float]) -> 
     """Returns how many classes a batch has, and the share of its most frequent one, over the batches of full size.
 
     Args:
-        epochs: with labels.
         shares: of the classes in the dataset: batches drawn from it at random are told beside it.
     """
     full = max(int(epoch.sizes.max()) for epoch in epochs)

@@ -25,11 +25,7 @@ Early = dict[int, EpochNotes]
 
 
 class OrderHooks:
-    """The hooks of this process.
-
-    Args:
-        recorder: writes the notes.
-    """
+    """The hooks of this process."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

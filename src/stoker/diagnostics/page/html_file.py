@@ -37,16 +37,10 @@ def write_page(
     """Writes a page.
 
     Args:
-        path: of the HTML file.
         name: of the page: "page" for `page.html` and `page.js`.
-        command: that makes it.
         what: the kind of page, for the title of the window.
-        title: the measured program.
         data: plain JSON values, which the script reads.
         scripts: names of the scripts, in order; None for the one of the page's name.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     words = {
         "what": html.escape(what),
@@ -90,10 +84,6 @@ def read_report(path: str) -> Report:
 
     Args:
         path: of a file that `stoker run --report` wrote.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no report, or one of another version.
     """
     text = Path(path).read_text(encoding="utf-8", errors="replace")
     found = _DATA.search(text)
@@ -124,13 +114,7 @@ def write_profile(profile: LoaderProfile, path: str, title: str, said: Sequence[
     """Writes the report of a profile, some 100 to 600 kB.
 
     Args:
-        profile: of a loader.
-        path: of the HTML file.
-        title: the profiled program or loader.
         said: sentences about the program and the measurement.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     write_page(path, "profile", "stoker profile", "Profile", title, profile_data(profile, said))
 

@@ -41,13 +41,7 @@ def write_report(known: Measurements, path: str, title: str, engine: str) -> Non
     """Writes the report of a run, some 100 kB to 1 MB.
 
     Args:
-        known: the run.
-        path: of the HTML file.
-        title: the command that was run.
         engine: "torch" or "stoker".
-
-    Raises:
-        OSError: the file cannot be written.
     """
     data = {"report": VERSION, "program": title, **page_data(known, engine)}
     scripts = ("what_if_model", "findings", "page", "what_if", "composition")
@@ -246,8 +240,6 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
 
     Args:
         loader: measured with its workers.
-        samples: of all processes.
-        cpus: that the program may use.
     """
     works = [work for made in loader.works for work in made]
     if len(works) < ENOUGH:
@@ -290,12 +282,7 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
         "batches": count / len(epochs),
         "cpus": cpus,
         "batch_bytes": median(loader.sizes) if loader.sizes else None,
-        "measured": {
-            "rate": known.rate,
-            "share": known.share,
-            "first": first,
-            "cpus": in_use,
-        },
+        "measured": {"rate": known.rate, "share": known.share, "first": first, "cpus": in_use},
     }
 
 

@@ -48,7 +48,6 @@ class ReportPair:
     """Two reports, with their loaders matched.
 
     Attributes:
-        reports: the measurements of both.
         pairs: numbers of loaders in the first and the second report, those with most time first.
         alone: of each report, the numbers of loaders without a partner.
     """

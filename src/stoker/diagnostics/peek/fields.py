@@ -28,9 +28,6 @@ class FieldSummary:
         types: of its values, the most frequent first.
         shapes: of its values; their lengths for texts and bytes.
         dtypes: of arrays and tensors, modes of images, kinds of encoded bytes.
-        low: smallest number, or None.
-        high: largest number.
-        count: samples that have the field.
         missing: of them, those that have None there.
         size: bytes of all its values together.
     """
@@ -191,7 +188,6 @@ class ClassBalance:
     Attributes:
         counts: samples by class, the largest class first.
         source: where the labels come from: an attribute of the dataset, or a field of the samples.
-        samples: number of samples counted.
         is_whole: whether these are all samples.
     """
 
@@ -216,7 +212,6 @@ def class_balance(dataset: Any, samples: Sequence[Any], count: int | None) -> Cl
     Args:
         dataset: whose attributes `targets`, `labels` and `classes` are read; None for a stream.
         samples: that are looked at.
-        count: number of all samples.
     """
     names = _class_names(dataset)
     for name in ("targets", "labels", "y"):

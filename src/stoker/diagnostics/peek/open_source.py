@@ -27,7 +27,6 @@ class OpenedSource:
     """A source that is open.
 
     Attributes:
-        name: as given.
         kind: the class or format that opened it, for people.
         count: number of samples; None if only reading all of them would tell.
         dataset: by index; None for a stream.
@@ -93,8 +92,6 @@ def open_source(name: str, query: str | None = None) -> OpenedSource:
         query: selects the rows of an SQLite database.
 
     Raises:
-        TargetError: there is no such thing, or nothing tells how to open it.
-        MissingExtraError: the package that reads it is not installed.
         Exception: what the dataset of such files raises.
     """
     module, colon, _ = name.partition(":")

@@ -31,9 +31,6 @@ class SourcePeek:
         name: of the source, as given.
         kind: the class or format that opened it.
         count: number of samples; None if it is not known.
-        looked: number of samples looked at.
-        fields: of the samples, by path.
-        balance: samples of each class, or None.
         first: of the first samples the index, the description of the dataset or None, and the fields as text.
         failed: index and error of samples that cannot be read.
     """
@@ -133,12 +130,10 @@ def write_sheet(source: OpenedSource, path: str, images: int) -> None:
 
     Args:
         source: whose samples hold images; encoded ones are decoded.
-        path: of the PNG.
         images: number of images at most.
 
     Raises:
         PreviewError: the samples hold no images.
-        MissingExtraError: Pillow is not installed.
     """
     if source.stream is not None:
         dataset: Any = list(itertools.islice(source.stream(), images))

@@ -27,12 +27,8 @@ class TimedSample(NamedTuple):
     """A sample and its times.
 
     Attributes:
-        seconds: that it took.
-        cpu: CPU seconds of the worker's thread.
         index: of the sample; None for a stream.
         batch: number of its batch in the epoch.
-        place: its place in the batch.
-        worker: number of the worker.
     """
 
     seconds: float
@@ -47,7 +43,6 @@ class WorkerUse(NamedTuple):
     """The work of a worker, from the first unit of any worker to its own last one, in each epoch.
 
     Attributes:
-        worker: its number.
         units: batches, or parts of them, that it made.
         busy: share of its time in which it made batches.
         memory: share in which it waited for memory.
@@ -65,7 +60,6 @@ class BatchSums:
     """Sums up `BatchTimings`.
 
     Attributes:
-        samples: number of samples delivered.
         errors: number of batches whose error was raised.
         fetch_cpu: CPU seconds, and all seconds, of those fetches whose CPU time is known.
     """
@@ -204,11 +198,7 @@ class StageTimes:
     """The durations of one stage, in seconds.
 
     Attributes:
-        count: number of them.
-        seconds: their sum.
-        median: the middle one.
         p95: the one that 95 % do not exceed.
-        longest: the longest one.
     """
 
     count: int = 0
@@ -240,45 +230,35 @@ class StageTimes:
 
 
 class Durations:
-    """Collects durations."""
+    """Collects durations.
+
+    Attributes:
+        seconds: their sum, with what belongs to no single duration.
+    """
 
     def __init__(self) -> None:
         self._kept = array("d")
-        self._count = 0
-        self._seconds = self._longest = 0.0
+        self.count = 0
+        self.seconds = self._longest = 0.0
 
     def add(self, seconds: float) -> None:
         """Counts a duration."""
-        self._count += 1
-        self._seconds += seconds
+        self.count += 1
+        self.seconds += seconds
         self._longest = max(self._longest, seconds)
         if len(self._kept) < KEPT:
             self._kept.append(seconds)
 
     def extend(self, seconds: Sequence[float]) -> None:
         """Counts several durations."""
-        self._count += len(seconds)
-        self._seconds += sum(seconds)
+        self.count += len(seconds)
+        self.seconds += sum(seconds)
         self._longest = max(self._longest, *seconds)
         self._kept.extend(seconds[: max(0, KEPT - len(self._kept))])
 
-    def add_to_sum(self, seconds: float) -> None:
-        """Adds to the sum what belongs to no single duration."""
-        self._seconds += seconds
-
-    @property
-    def count(self) -> int:
-        """Returns the number of durations."""
-        return self._count
-
-    @property
-    def seconds(self) -> float:
-        """Returns the sum of the durations."""
-        return self._seconds
-
     def times(self) -> StageTimes:
         """Returns the figures that were counted until now."""
-        if not self._count:
+        if not self.count:
             return StageTimes()
         median, p95 = np.quantile(np.array(self._kept), (0.5, 0.95)).tolist()
-        return StageTimes(self._count, self._seconds, median, p95, self._longest)
+        return StageTimes(self.count, self.seconds, median, p95, self._longest)

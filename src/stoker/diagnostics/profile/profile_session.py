@@ -18,15 +18,12 @@ class ProfileSession:
     """The arrangements in the loader while it is profiled: from `begin` to `end`, as often as these are called.
 
     Args:
-        loader: of Stoker's.
         end_workers: ends the persistent workers of the loader.
         sums: of the batches; None for new ones.
         stacks: whether the stacks of workers are sampled.
         trace: the timeline of the batches, which is written at the end; None for none.
 
     Attributes:
-        sums: of the batches.
-        options: of the loader.
         is_inside: whether the profile asks for a batch; those of other iterators do not count.
     """
 
@@ -119,9 +116,6 @@ class ProfileTrace:
     to the wait that ends with it. Times are microseconds behind `baseTimeNanoseconds`, as torch.profiler writes them,
     so both traces can be merged.
 
-    Args:
-        path: of the file.
-
     Raises:
         OSError: the file cannot be written. It is made at once, so that an epoch is not measured in vain.
     """
@@ -146,11 +140,7 @@ class ProfileTrace:
         self._ended = now
 
     def write(self) -> None:
-        """Writes the file.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Writes the file."""
         self._batches.sort(key=lambda times: times.asked)
         begun = [made.begun for times in self._batches for made in times.made]
         base = min([*begun, *(times.asked for times in self._batches[:1])], default=time.perf_counter())

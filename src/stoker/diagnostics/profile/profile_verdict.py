@@ -227,11 +227,8 @@ class SlowSample:
     Attributes:
         index: of the sample, None for a stream.
         description: the dataset's `describe(index)`, or None.
-        seconds: that it took.
         cpu: CPU seconds of them; the rest was waiting.
         batch: number of its batch in the epoch.
-        place: its place in the batch.
-        worker: number of the worker.
     """
 
     index: Any

@@ -149,7 +149,7 @@ class Profiling:
         if self._phase != "epoch":
             return
         self._phase = "held"
-        self._times.end_steps()
+        wait_too(self._times.step)
         if self._trace is not None:
             self._trace.end(perf_counter())
         close = getattr(self._batches, "close", None)
@@ -168,7 +168,7 @@ class Profiling:
         elif self._phase == "held":
             self._step_over(self._times.held, perf_counter())
         if self._phase == "held":
-            self._times.end_held()
+            wait_too(self._times.held)
         self._phase, self._held = "over", None
 
     def __enter__(self) -> Self:
@@ -215,7 +215,6 @@ class LoopTimes:
 
     Attributes:
         count: number of batches received, those with an error included.
-        epochs: that were begun.
         first: seconds until the first batch of the first epoch.
         starts: seconds until the first batches of the other epochs, which are part of the waits.
         wait: for each batch but the first.
@@ -243,7 +242,6 @@ class LoopTimes:
         """Counts a batch.
 
         Args:
-            seconds: waited for it.
             begins: whether it is the first one of an epoch.
         """
         self.count += 1
@@ -254,14 +252,6 @@ class LoopTimes:
         self.wait.add(seconds)
         if begins:
             self.starts += seconds
-
-    def end_steps(self) -> None:
-        """Counts the work queued on a device with the steps. Call it after the last one."""
-        _wait_too(self.step)
-
-    def end_held(self) -> None:
-        """Counts the work queued on a device with the steps on the held batch. Call it after the last one."""
-        _wait_too(self.held)
 
     def wants_more(self, wanted: int) -> bool:
         """Returns whether there is one more step on the held batch, of `wanted` ones."""
@@ -276,11 +266,7 @@ class LoopTimes:
         """Returns the profile.
 
         Args:
-            sums: of the loader's batches.
-            dataset: of the loader.
-            num_workers: of the loader.
             samples: number of samples received; None for those that `sums` has counted.
-            sampler: its class.
         """
         wait, step, held = self.wait.times(), self.step.times(), self.held.times()
         seconds = wait.seconds + step.seconds
@@ -323,11 +309,11 @@ def _crowded() -> float:
         return 0.0
 
 
-def _wait_too(steps: Durations) -> None:
-    """Counts the work that the last steps have queued on a device with them."""
+def wait_too(steps: Durations) -> None:
+    """Counts the work that the last steps have queued on a device with them. Call it after the last one."""
     begun = perf_counter()
     wait_for_device()
-    steps.add_to_sum(perf_counter() - begun)
+    steps.seconds += perf_counter() - begun
 
 
 def _slow(sample: TimedSample, dataset: Any) -> SlowSample:

@@ -19,7 +19,7 @@ from stoker._core.protocol import asked
 from stoker.diagnostics.loader_hooks import MARK, LoaderHooks
 from stoker.diagnostics.profile.batch_sums import BatchSums
 from stoker.diagnostics.profile.profile_session import ProfileSession
-from stoker.diagnostics.profile.profiling import FEWEST, LoopTimes, fresh, held_steps, shared_part
+from stoker.diagnostics.profile.profiling import FEWEST, LoopTimes, fresh, held_steps, shared_part, wait_too
 from stoker.diagnostics.recorder import EpochRecord, Recorder, sampler_of, samples_in, say
 from stoker.diagnostics.settings.batch_limit import EnoughBatches, ProfileOrder
 
@@ -38,7 +38,6 @@ class ProfilingRecorder(Recorder):
     """A recorder that profiles all loaders, and ends the program once one has given enough batches.
 
     Args:
-        folder: for the records.
         order: the loader and batches to profile.
     """
 
@@ -60,7 +59,6 @@ class ProfilingRecorder(Recorder):
             EnoughBatches: there is enough.
         """
         self._end_if_enough()
-
         ours = sys.modules["stoker"].loader_of(loader)
         if ours is None:
             self._uses.pop(loader, None)
@@ -74,7 +72,6 @@ class ProfilingRecorder(Recorder):
         self, loader: Any, site: str, begun: float, ready: float, engine: str = "torch", *_: object
     ) -> EpochRecord:
         """Records that an epoch has begun. Of its arguments in a more detailed record it needs none."""
-
         record = super().begin(loader, site, begun, ready, engine)
         loop, use = self._loop(loader, site), self._uses.get(loader)
         loop.begin(loader, engine, is_own=use is not None and use.ours() is loader)
@@ -139,14 +136,14 @@ class ProfilingRecorder(Recorder):
         loop = epoch.loop
         if not epoch.is_holding:
             loop.is_over = True
-            loop.times.end_steps()
+            wait_too(loop.times.step)
             if not loop.is_held:
                 self._end()
             self.flush()  # the program is known to have given enough, whatever comes of the held batches
             epoch.is_holding = True
             _end_workers(iterator)
         if not loop.times.wants_more(epoch.replay):
-            loop.times.end_held()
+            wait_too(loop.times.held)
             self._end()
         batch = loop.copy()
         epoch.give()
@@ -187,7 +184,6 @@ class ProfilingRecorder(Recorder):
             say(f"stoker profile: process {self._pid} is no longer profiled: {error}")
 
     def _loop(self, loader: Any, site: str) -> ProfiledLoop:
-
         key = site, type(getattr(loader, "dataset", None)).__name__
         if key not in self._loops:
             self._loops[key] = ProfiledLoop(site)
@@ -255,8 +251,6 @@ class ProfiledLoop:
     """The loop over all loaders of one line and one class of datasets.
 
     Attributes:
-        site: the line that iterates.
-        times: of the loop.
         sums: of the batches; empty under torch's engine.
         engine: "torch" or "stoker".
         inferred: why no step is run on a held batch; None if nothing speaks against it.
@@ -281,8 +275,6 @@ class ProfiledLoop:
         """Begins an epoch.
 
         Args:
-            loader: of the program.
-            engine: under it.
             is_own: whether the loader is Stoker's, and no torch loader.
         """
         self.engine, self._is_own = engine, is_own
@@ -333,11 +325,9 @@ class ProfiledEpoch(EpochRecord):
     """An epoch under way that is profiled.
 
     Attributes:
-        loop: that it belongs to.
         session: in the loader; None under torch's engine.
         begun: `iter(loader)` was called.
         end_use: tells the loader that the epoch is over.
-        count: number of its batches.
         given: when the loop got the last one; None before it and after the step.
         holds_from: number of batches of the epoch after which the steps on the held batch begin; None if this epoch
             does not reach the number of batches that are measured.

@@ -30,12 +30,9 @@ class ScriptProfile:
     """The profile of one of a program's loaders.
 
     Attributes:
-        site: the line that iterates.
-        rank: of the process, or None.
         engine: "stoker", or "torch" if Stoker's engine has refused the loader.
         is_own: whether the program uses Stoker's loader by itself.
         refused: why it has; None if it has not.
-        profile: of the loader.
         wanted: number of batches that were to be measured.
         is_over: whether so many were, or as many as leave room for steps on a held batch.
         ended_by: site of another loader that gave so many first, and so ended the program; None if there was none.
@@ -57,28 +54,15 @@ class ScriptProfile:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the profile as plain JSON values: those of the loader's profile, and those of the program."""
-        return {
-            **self.profile.as_dict(),
-            "program": {
-                "site": self.site,
-                "rank": self.rank,
-                "engine": self.engine,
-                "is_own": self.is_own,
-                "refused": self.refused,
-                "wanted": self.wanted,
-                "is_over": self.is_over,
-                "ended_by": self.ended_by,
-                "inferred": self.inferred,
-                "others": [{"site": site, "waited": waited} for site, waited in self.others],
-            },
-        }
+        program = {name: value for name, value in vars(self).items() if name != "profile"}
+        program["others"] = [{"site": site, "waited": waited} for site, waited in self.others]
+        return {**self.profile.as_dict(), "program": program}
 
 
 class ScriptProfiling:
     """Profiles the loaders of a program, on Stoker's engine.
 
     Args:
-        command: the program and its arguments.
         batches: number of batches of a loader after which the program is ended.
         site: the line that iterates ("train.py:31"); None for the loader for which the program waits most.
         stacks: whether the stacks of workers are sampled.

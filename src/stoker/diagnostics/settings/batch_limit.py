@@ -67,7 +67,6 @@ class LimitedRecorder(Recorder):
     epoch.
 
     Args:
-        folder: for the records.
         limit: of one loader.
     """
 

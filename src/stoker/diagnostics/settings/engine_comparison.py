@@ -27,7 +27,6 @@ class EngineRun:
 
     Attributes:
         engine: "torch" or "stoker".
-        batches, samples: received.
         rate: samples per second, from each `iter(loader)` to the last batch of that epoch.
         steady_rate: samples per second after the first batches of the epochs; None if there were no others.
         share: of the time, spent waiting for batches.
@@ -69,7 +68,6 @@ class ComparedFigure:
 
     Attributes:
         name: "samples/s", "steady samples/s", "waited", "first batch", "CPU-s", "memory" or "GPU busy".
-        torch, stoker: of all rounds.
         ratio: Stoker's by torch's, of each round; None where torch's is zero.
     """
 
@@ -186,14 +184,11 @@ class EngineRounds:
     The order of the engines alternates, so that neither has always the files that the other has read.
 
     Args:
-        command: the program and its arguments.
         batches: of the loader in each run; None for as many as torch's engine gives in `seconds`.
         seconds: of the first run, after the first batch.
-        rounds: runs of each engine.
         site: the line that iterates ("train.py:31"); None for the loader in which most time is spent.
 
     Attributes:
-        runs: so far.
         about: settings of the loader; empty before the first run.
         batches: that each run takes, of each rank; None before the first run, unless given.
     """

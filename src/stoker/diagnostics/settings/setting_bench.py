@@ -34,8 +34,6 @@ class BenchedLoader:
 
     Attributes:
         name: of the target, or the line that iterates.
-        present: its own setting.
-        dataset: the class.
         engine: "torch" or "stoker": under which it is measured.
         threads: whether `threads_per_worker` is an argument that has an effect.
         is_stream: whether it is a torch loader of a stream, which each worker may read from its start.
@@ -77,7 +75,6 @@ class SettingBench(ABC):
         """Returns the trial of a setting. A setting that fails is a trial as well.
 
         Args:
-            setting: to be measured.
             seconds: after the warm start.
             patience: seconds that it may take in all.
         """
@@ -92,8 +89,6 @@ class ScriptBench(SettingBench):
     """Runs a script for each setting, up to enough batches of one of its loaders.
 
     Args:
-        command: the script and its arguments.
-        engine: under its loaders.
         seconds: of the first run, with the setting that the script has.
         site: the line that iterates; None for the loader in which most time is spent.
     """
@@ -173,7 +168,6 @@ class TargetBench(SettingBench):
 
     Args:
         name: `module:object`.
-        engine: under a torch loader.
         step: seconds of the training loop after each batch.
         batch_size: of a dataset that is named without a loader; None for the usual one.
     """
@@ -289,26 +283,21 @@ def write_plot(trials: Sequence[SettingTrial], path: str, title: str, verdict: s
     Args:
         trials: of the grid; failures are left out.
         path: of the file; its ending decides.
-        title: the measurement.
-        verdict: the heading.
-
-    Raises:
-        MissingExtraError: an image is asked for, and matplotlib is not installed.
-        OSError: the file cannot be written.
     """
     if path.lower().endswith(IMAGES):
         _write_image(trials, path, title)
-    else:
-        _write_page(trials, path, title, verdict)
+        return
+    data = {
+        "verdict": verdict,
+        "over_workers": curves(trials, True),
+        "over_sizes": curves(trials, False),
+        "settings": [trial.as_dict() for trial in trials],
+    }
+    write_page(path, "bench", "stoker bench", "Settings", title, data)
 
 
 def check_plot(path: str) -> None:
-    """Refuses an unknown kind of file, or an image where there is no matplotlib, before the measurement.
-
-    Raises:
-        ValueError: the file's name has another ending.
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Refuses an unknown kind of file, or an image where there is no matplotlib, before the measurement."""
     if not path.lower().endswith((*PAGES, *IMAGES)):
         endings = ", ".join((PAGES[0], *IMAGES[:-1]))
         raise ValueError(f"{path}: the curves are written as {endings} or {IMAGES[-1]}: name such a file")
@@ -325,7 +314,6 @@ def curves(trials: Sequence[SettingTrial], over_workers: bool) -> dict[str, Any]
     """Returns the rates over one argument, with a line for each value of the other; None where nothing was measured.
 
     Args:
-        trials: of the grid.
         over_workers: whether the workers are the axis, and not the batch sizes.
     """
     points = {}
@@ -344,16 +332,6 @@ def curves(trials: Sequence[SettingTrial], over_workers: bool) -> dict[str, Any]
         for other in others
     ]
     return {"values": values, "lines": lines}
-
-
-def _write_page(trials: Sequence[SettingTrial], path: str, title: str, verdict: str) -> None:
-    data = {
-        "verdict": verdict,
-        "over_workers": curves(trials, True),
-        "over_sizes": curves(trials, False),
-        "settings": [trial.as_dict() for trial in trials],
-    }
-    write_page(path, "bench", "stoker bench", "Settings", title, data)
 
 
 def _write_image(trials: Sequence[SettingTrial], path: str, title: str) -> None:

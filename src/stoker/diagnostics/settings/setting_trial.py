@@ -26,7 +26,6 @@ class SettingTrial:
     """A setting and its measurements.
 
     Attributes:
-        setting: that was tried.
         rate: samples per second after the warm start, the program's own steps included; 0 if it failed.
         noise: uncertainty of the rate, relative to it: the standard error of the median.
         share: of the time, spent waiting for batches.
@@ -34,7 +33,6 @@ class SettingTrial:
         starts: share of the time, spent waiting for the first batches of epochs; 0 if one epoch was measured.
         cpus: CPUs in use by all processes.
         memory: most proportional memory of all processes, in bytes; 0 if unknown.
-        batches: that were measured.
         failure: why there is no rate; else None.
         epoch: samples of a whole epoch, if there was one; else None.
         same: whether the first two batches were equal; None if unknown.
@@ -81,9 +79,7 @@ def trial_of(
     only moves work there. Of a single epoch, its first batches are the warm start.
 
     Args:
-        setting: that was in force.
         epochs: of one loader meanwhile, in order.
-        samples: of all processes.
         skip: batches of the warm start of a single epoch.
     """
     epochs = [epoch for epoch in epochs if any(span.batches for span in epoch.spans)]
@@ -224,11 +220,9 @@ class LoaderSetting:
     """Arguments of a loader.
 
     Attributes:
-        workers: `num_workers`.
         prefetch: `prefetch_factor`; None without workers.
         threads: `threads_per_worker`, of Stoker's loaders only.
         batch_size: None leaves that of the loader.
-        persistent: `persistent_workers`.
     """
 
     workers: int
@@ -250,21 +244,11 @@ class LoaderSetting:
             found["persistent_workers"] = True
         return found
 
-    def as_text(self) -> str:
-        """Returns the setting as text, for another process."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_text(cls, text: str) -> LoaderSetting:
-        """Returns the setting that `as_text` gave."""
-        return cls(**json.loads(text))
-
 
 class Override:
     """Puts a setting into the loaders of a program, as `iter(loader)` is called.
 
     Args:
-        setting: for the loader.
         site: the line that iterates; None for any.
         dataset: the dataset's class; None for any.
     """
@@ -338,11 +322,7 @@ def _put_batch_size(loader: Any, size: int | None) -> None:
     if (
         loader.batch_size is None
         or kind.__name__ != "BatchSampler"
-        or kind.__module__.split(".")[0]
-        not in (
-            "torch",
-            "stoker",
-        )
+        or kind.__module__.split(".")[0] not in ("torch", "stoker")
     ):
         made = "without batches (batch_size=None)" if sampler is None else f"by a {kind.__name__} of its own"
         raise ValueError(f"the batch size cannot be changed, because the loader's batches are made {made}")

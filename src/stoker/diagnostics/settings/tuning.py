@@ -43,7 +43,6 @@ class Tuning:
         """Measures what a search asks for. What was measured stays if an exception, as of Ctrl-C, ends it.
 
         Args:
-            search: is sent the trials.
             watch: called before each setting, with it and the trials so far.
 
         Raises:
@@ -186,8 +185,6 @@ class SearchSpace:
     """The settings that may be tried.
 
     Attributes:
-        present: the loader's own setting.
-        cpus: that the program may use.
         most: workers; None for `BEYOND` times the CPUs.
         threads: whether the loader has threads in its workers.
         batch_sizes: to try, beside the loader's own; mostly none.
@@ -210,9 +207,6 @@ class SettingSearch:
 
     Args:
         space: the settings that may be tried.
-
-    Attributes:
-        known: the trials, by setting.
     """
 
     def __init__(self, space: SearchSpace) -> None:

@@ -22,7 +22,6 @@ def apply(settings: Settings) -> None:
     """Changes torch's class, as the settings say. Nothing is changed if an error is raised.
 
     Raises:
-        MissingExtraError: torch is not installed.
         FrameworkVersionError: torch, or a framework that is loaded, is too old.
         InstallError: a script has replaced `DataLoader._get_iterator`.
     """

@@ -147,6 +147,7 @@ class ComputedPlan(_Numbered):
         self._arrays = arrays and batch_size is not None
         self._order = order
         self._share = share
+        self._origin, self._stride = share.begin + share.world.rank, share.world.size
         self._size = batch_size or 1
         self._single = batch_size is None
         self._count = len(share) - len(share) % self._size if drop_last else len(share)
@@ -162,10 +163,18 @@ class ComputedPlan(_Numbered):
         start = k * self._size
         if start >= self._count:
             return None
-        indices = self._indices(start, min(start + self._size, self._count))
-        world = self._share.world
-        position = self._share.begin + world.rank + start * world.size
-        return Step(indices[0] if self._single else indices, position, self._worker(k), self._first + k, world.size)
+        return self._step(k, self._indices(start, min(start + self._size, self._count)))
+
+    def _step(self, k: int, indices: Any) -> Step:
+        position = self._origin + k * self._size * self._stride
+        return Step(indices[0] if self._single else indices, position, self._worker(k), self._first + k, self._stride)
+
+    def next(self) -> Step | None:
+        if self._arrays or (indices := self.upcoming()) is None:
+            return super().next()
+        k = self._next
+        self._next = k + 1
+        return self._step(k, indices)
 
     def upcoming(self) -> list[Any] | None:
         at = self._next - self._cut_from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,10 +23,6 @@ LONGEST = 16
 
 LARGEST = 2**20
 """Bytes of the batches in a run at most, unless it is one batch."""
-
-SMALL = 2**16
-"""Bytes of a batch of a process from which on it stays a unit of its own: each answer would take a slot for all that is
-left of the run."""
 
 CHEAP = 1e-3
 """Seconds below which a batch is made for which runs gain anything."""
@@ -141,8 +137,7 @@ class RunLength:
         fits = min(self._most, 2 * self.now, int(IN_TIME / seconds))
         if fits > self.now:
             size = _bytes_of(answer.value) if cost.size is None else cost.size // cost.units
-            is_small = size is not None and (cost.size is None or size < SMALL)
-            fits = min(fits, LARGEST // max(1, cast("int", size))) if is_small else 1
+            fits = 1 if size is None else min(fits, LARGEST // max(1, size))
         self.now = max(1, fits)
 
 

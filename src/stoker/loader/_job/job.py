@@ -19,7 +19,7 @@ import numpy as np
 from stoker import collate
 from stoker._core import mistakes
 from stoker._core.worker_info import WorkerInfo, current
-from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, START, TRANSFORM, WRITE, Activity, Mark
+from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, PLACE, START, TRANSFORM, WRITE, Activity, Mark
 from stoker._engine.backend import (
     NOT_PLAIN,
     BatchIndices,
@@ -47,14 +47,14 @@ from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy
 from stoker.loader._job.map_fetcher import MapFetcher
 from stoker.loader._job.timed_steps import stopwatch_of
 from stoker.loader._job.torch_worker_info import run_init_fn
-from stoker.loader._job.work import CONCURRENCY, JobSettings, Raised, Work, positions_of
+from stoker.loader._job.work import CONCURRENCY, TRIES, JobSettings, Raised, Work, positions_of
 from stoker.loader._random.batch_transform import BatchTransform
 from stoker.loader._random.find_generators import find_generators
 from stoker.loader._random.generators import loaded_torch, mix
 from stoker.loader._random.mersenne_twister import offset_in_torchs
 from stoker.loader._random.sample_rng import SampleRNG, TasksRNG
 from stoker.loader._random.sample_seeding import SampleSeeding, Seeding, key_of_samples, weakly
-from stoker.loader._random.seeded_run import LentInC
+from stoker.loader._random.seeded_run import Lent
 
 if TYPE_CHECKING:
     from stoker.collate._compiled.incremental import RowSink
@@ -158,6 +158,8 @@ class LoaderJob:
         self._notes: list[str] = []
         self._failed: Any = None
         self._knows = False  # whether something is known of the unit
+        self._short: PlainMaker | None = None  # of a thread, for units of this epoch that need no more
+        self._units, self._place = 0, (0, 1)  # of this epoch; position and stride of the present one
         self._lend: Lender | None = None
         # A transformed batch is written behind its transform: the collated one before it stays in the worker
         lends = capabilities.lends_memory and self._user_transform is None
@@ -165,6 +167,8 @@ class LoaderJob:
         self._has_process, self._has_workers = capabilities.own_process, capabilities.has_workers
         # The job detects a collate_fn that keeps lent memory, and gives it a copy
         self._may_lend = segments.CAN_DETACH or self._settings.own_collate
+        self._is_thread = capabilities.are_threads
+        self._plain_samples = 0  # of the last unit, if it took the short path
 
     def run(
         self,
@@ -177,10 +181,39 @@ class LoaderJob:
     ) -> Any:
         """Returns the batch of a unit, or `rows` of it, in memory from `lend` if `lend` provides it."""
         work = unit if type(unit) is Work else Work(*cast("tuple[Any, ...]", unit))
+        if self._is_thread and (self._short is not None or self._may_be_short(work)):
+            batch = self._run_short(work)
+            if batch is not NOT_PLAIN:
+                return batch
         if observer.current is None:
             return self._run_unit(work, lend, known, rows, made_rows)
         share = 1.0 if rows is None else max(1, rows[1] - rows[0]) / len(work.indices)
         return observer.current.make(share, lambda: self._run_unit(work, lend, known, rows, made_rows))
+
+    def _may_be_short(self, work: Work) -> bool:
+        """Makes the short path of a thread, if nothing of this epoch needs more; returns whether there is one."""
+        if work.run != self._run:
+            return False
+        self._units += 1
+        if self._units > TRIES and self._units % TRIES:
+            return False
+        me = weakref.ref(self)  # the path keeps this function, and the generators of samples keep the path
+        self._short = self.plain(work.seed, lambda: (0, 1) if (job := me()) is None else job._place)
+        return self._short is not None
+
+    def _run_short(self, work: Work) -> Any:
+        """Returns the batch of a unit that needs no more than samples and collation; else `NOT_PLAIN`."""
+        short, indices = self._short, work.indices
+        assert short is not None
+        if work.run == self._run and observer.current is None and not isinstance(indices, np.ndarray):
+            self._place = work.position, work.stride
+            indices = indices if self._settings.batched else [indices]
+            batch = short(indices)
+            if batch is not NOT_PLAIN:
+                self._plain_samples = len(indices)
+                return batch
+        self._short = None
+        return NOT_PLAIN
 
     def _run_unit(
         self,
@@ -223,9 +256,9 @@ class LoaderJob:
         """Returns a function that makes the batch of a list of indices; None if units of this epoch need more than
         that.
 
-        For a job without a worker, once its first units have shown the kind of samples and the generators that they
-        draw from: a batch is then its collated samples. The function detects a change, leaves the fetched samples for
-        `run`, and returns `NOT_PLAIN`. `run` fetches only those that are missing.
+        For a job in the trainer's process, once its first units have shown the kind of samples and the generators
+        that they draw from: a batch is then its collated samples. The function detects a change, leaves the fetched
+        samples for `run`, and returns `NOT_PLAIN`. `run` fetches only those that are missing.
 
         Args:
             seed: of the epoch.
@@ -240,7 +273,7 @@ class LoaderJob:
         if self.stopwatch is not None or self._user_transform is not None:
             return None
         if self._settings.iterable:
-            return self._plain_stream()
+            return None if self._has_workers else self._plain_stream()
         source = self._source
         fetch, plain = source.fetch, seeds.plain()
         is_settled = convert is not None if compiled is None else compiled.is_settled
@@ -253,10 +286,15 @@ class LoaderJob:
             return None
         (idle, run), active = plain, seeds.active
         known = len(active)
-        lent = LentInC.of(idle, active)
+        lent = Lent(idle, active)
         lend, take_back, dataset, key = lent.lend, lent.take_back, source.indexed, key_of_samples(seed)
         pending: Iterator[Any] = iter(())
         count = 0
+        mark: Any = self.mark
+
+        def at_sample() -> int:
+            """Returns the place of the current sample."""
+            return count - operator.length_hint(pending) - 1
 
         def begin_rng() -> int:
             """Returns the position of the current sample, at which a generator of `rng` is made. It is the last one
@@ -265,7 +303,7 @@ class LoaderJob:
             if run is not None:
                 return run.end()
             position, stride = place()
-            at = position + stride * (count - operator.length_hint(pending) - 1)
+            at = position + stride * at_sample()
             weak_rng.find_position = lambda: at  # type: ignore[attr-defined]
             for _ in pending:
                 pass
@@ -281,10 +319,11 @@ class LoaderJob:
             pending, count = iter(indices), len(indices)
             samples: list[Any] = []
             current.rng = rng
-            lend()
+            mark[PLACE], mark[ACTIVITY] = at_sample, Activity.SAMPLE
             try:
+                lend()
                 if run is not None:
-                    if run.take(key, *place(), map(fetch, indices), samples, count):
+                    if run.take(key, *place(), map(fetch, pending), samples, count):
                         raise StopIteration  # the dataset did
                 elif dataset is None:
                     samples.extend(map(fetch, pending))
@@ -293,7 +332,7 @@ class LoaderJob:
                     for index in pending:
                         append(dataset[index])
             except BaseException as error:
-                if isinstance(error, KeyboardInterrupt):
+                if isinstance(error, KeyboardInterrupt) and not self._is_thread:
                     raise
                 source.has_fetched(samples, error)
                 return NOT_PLAIN
@@ -312,6 +351,7 @@ class LoaderJob:
                 except Exception:
                     source.has_fetched(samples)
                     return NOT_PLAIN
+            mark[ACTIVITY] = Activity.COLLATE
             batch = self._settled(compiled, samples)
             if batch is None:
                 source.has_fetched(samples)
@@ -325,17 +365,22 @@ class LoaderJob:
     ) -> PlainMaker:
         """Returns the function of `plain` for a dataset with `__getitems__`, whose call is seeded as in a unit."""
         source, seeds, rng = self._source, cast("SampleSeeding", self._seeding), self._rng
+        mark, is_thread = self.mark, self._is_thread
 
         @harmless
         def make(indices: list[Any]) -> Any:
             outside, current.rng = current.rng, rng
+            mark[ACTIVITY] = Activity.WHOLE
             try:
                 samples = seeds.whole(seed, place()[0], lambda: fetch_all(getattr(indices, "given", [*indices])))
-            except Exception as error:
+            except BaseException as error:
+                if not (is_thread or isinstance(error, Exception)):
+                    raise
                 source.has_fetched_all(Raised(error))
                 return NOT_PLAIN
             finally:
                 current.rng = outside
+            mark[ACTIVITY] = Activity.COLLATE
             is_usual = type(samples) is list and len(samples) == len(indices) > 0
             batch = self._settled(compiled, samples) if is_usual else None
             if batch is None:
@@ -380,6 +425,9 @@ class LoaderJob:
 
     def report(self) -> UnitReport:
         """Returns the report of the last unit."""
+        if self._plain_samples:
+            samples, self._plain_samples = self._plain_samples, 0
+            return UnitReport(samples=samples)
         stream = self._stream
         if stream is None:
             notes, self._notes = self._notes, []
@@ -418,7 +466,7 @@ class LoaderJob:
             self._error_policy.raise_known(START)
         begins = work.run != self._run
         if begins:
-            self._run, self._stream, self._gathered = work.run, None, None
+            self._run, self._stream, self._gathered, self._units = work.run, None, None, 0
             if work.set_epoch is not None and self._is_told:
                 self._dataset.set_epoch(work.set_epoch)  # persistent workers' copy; others were born with it
                 self._held = None  # it may have made new generators
@@ -530,6 +578,7 @@ class LoaderJob:
 
     def close(self) -> None:
         """Ends samples that are in flight. Their event loop ends with the thread."""
+        self._short = None  # it keeps this job
         if self._awaiting is not None:
             self._awaiting.end()
 

@@ -126,7 +126,7 @@ class MapFetcher:
 
     @property
     def _is_plain(self) -> bool:
-        return self._threads is None and not self._leaving and not self._skips and self._is_strict
+        return self._threads is None and not self._skips and self._is_strict
 
     @property
     def indexed(self) -> Any:

@@ -21,8 +21,6 @@ from stoker._core.native import seeding
 from stoker.loader._random.mersenne_twister import (
     WORDS,
     InC,
-    Memory,
-    SeedsAhead,
     TorchTwister,
     memory_at,
     place_of_held_back,
@@ -114,7 +112,6 @@ class PythonState:
         if self._is_twister:
             self._seed = super(own, generator).seed  # skips Python's check of the seed's type
         self._seeded: Any = None
-        self._ahead = SeedsAhead() if self._memory is not None and seeding.is_there else None
 
     def state(self) -> Any:
         if self._memory is None:
@@ -134,21 +131,12 @@ class PythonState:
             self._generator.gauss_next = None  # type: ignore[attr-defined]
         self._seeded = self.state() if self._head is None else self._head.tobytes()
 
-    def seed_at(self, key: int, position: int) -> None:
-        """Seeds with `step(key, position)`, in less time where positions ascend one by one."""
-        if self._ahead is None or (words := self._ahead.words(key, position, self.salt)) is None:
-            self.seed(step(key, position))
-        else:
-            self._bytes[:] = words  # type: ignore[index]
-            self._generator.gauss_next = None  # type: ignore[attr-defined]
-            self._seeded = words[:HEAD].tobytes()
-
     def drawn(self) -> bool:
         return bool((self.state() if self._head is None else self._head.tobytes()) != self._seeded)
 
     def in_c(self) -> InC | None:
         """Returns what compiled code needs to seed this generator and to look at it; None if it cannot."""
-        if self._memory is None or self._head is None:
+        if self._memory is None or self._head is None or type(self._generator) is not random.Random:
             return None
         return InC(seeding.PYTHON, self.salt, (self._head,), self._memory, self._generator)
 
@@ -229,7 +217,7 @@ class LegacyState:
         """Returns what compiled code needs to seed this generator and to look at it; None if it cannot."""
         if self._holds_back is None or not self.is_of(self._generator):
             return None
-        return InC(seeding.NUMPY, self.salt, (self._tail,), self._memory, self._generator, self._holds_back)
+        return InC(seeding.NUMPY, self.salt, (self._tail,), self._memory, self._generator, self._bits, self._holds_back)
 
     def _read(self) -> bytes:
         if not self._direct:
@@ -348,8 +336,7 @@ class TorchState:
         if self._twister is None or not self._direct:
             return None
         twister, set_state = self._twister, self._generator.set_state  # under torch's lock
-        template: Memory = self._template.numpy()
-        return InC(seeding.TORCH, self.salt, twister.places, None, set_state, None, template, twister.parts)
+        return InC(seeding.TORCH, self.salt, twister.places, self._words, set_state, state=self._template)
 
     def _public(self) -> bytes:
         return bytes(self._generator.get_state().numpy())

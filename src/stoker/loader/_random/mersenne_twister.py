@@ -124,11 +124,6 @@ class TorchTwister:
         """Returns the memory of `glance`."""
         return self._head, self._start
 
-    @property
-    def parts(self) -> tuple[Memory, ...]:
-        """Returns all of its memory."""
-        return self._head, self._words_from_next, self._held_back
-
     def glance(self) -> tuple[bytes, bytes]:
         """Returns the part that shows whether the generator was drawn from, or seeded, since it was seeded."""
         return self._head.tobytes(), self._start.tobytes()
@@ -186,46 +181,23 @@ def offset_in_torchs() -> int | None:
 
 
 class InC(NamedTuple):
-    """A generator for `seeding.c`: `seeding.GeneratorFields` has these fields, as addresses.
+    """A generator for `seeding.c`: `seeding.TwisterFields` has these fields, as addresses.
 
     Attributes:
         looked_at: memory that shows whether a number was drawn.
-        template: torch's: a state.
-        parts: torch's: all of its memory.
     """
 
     kind: int
     salt: int
     looked_at: tuple[Memory, ...]
-    memory: Memory | None
+    memory: Memory
     object: Any
+    bits: Any = None
     holds_back: Memory | None = None
-    template: Memory | None = None
-    parts: tuple[Memory, ...] = ()
+    state: Any = None
 
-    def rows(self) -> Memory:
-        """Returns room for states of `seeding.LANES` positions."""
-        if self.template is None:
-            return np.empty((seeding.ROWS, WORDS + 1), np.uint32)
-        return np.tile(self.template, (seeding.LANES, 1))
-
-
-class SeedsAhead:
-    """The words of a Python generator, seeded for positions that ascend one by one: made for several at a time."""
-
-    def __init__(self) -> None:
-        self._rows: list[memoryview] = []
-        self._key, self._first, self._until = -1, 0, 0  # the rows are for these positions under this key
-
-    def words(self, key: int, position: int, salt: int) -> memoryview | None:
-        """Returns the words for a position; None if the position before was another's, and one seed is less work."""
-        if key != self._key or not self._first <= position < self._until:
-            if key != self._key or position != self._until:
-                self._key, self._first, self._until = key, position + 1, position + 1
-                return None
-            if not self._rows:
-                self._memory = np.empty((seeding.ROWS, WORDS + 1), np.uint32)
-                self._rows = [row.data.cast("B") for row in self._memory[: seeding.LANES]]
-            self._first, self._until = position, position + seeding.LANES
-            seeding.write_rows(seeding.PYTHON, self._memory.ctypes.data, key, position, salt)
-        return self._rows[position - self._first]
+    def fields(self) -> seeding.TwisterFields:
+        """Returns the addresses."""
+        holds_back = None if self.holds_back is None else self.holds_back.ctypes.data
+        objects = id(self.object), id(self.bits), id(self.state)
+        return seeding.TwisterFields(self.kind, self.memory.ctypes.data, *objects, holds_back)

@@ -37,7 +37,6 @@ from stoker.errors import SkipSample
 from stoker.loader._random.find_generators import HeldBy, SampleParts, find_generators
 from stoker.loader._random.generators import (
     LegacyState,
-    PythonState,
     RandomState,
     global_generators,
     loaded_torch,
@@ -47,7 +46,7 @@ from stoker.loader._random.generators import (
     torch_unused,
 )
 from stoker.loader._random.sample_rng import SampleRNG
-from stoker.loader._random.seeded_run import Lent, LentInC, SeededRun
+from stoker.loader._random.seeded_run import Lent, SeededRun
 from stoker.loader._random.thread_generators import Bystanders
 
 Seeding = Literal["auto", "sample", "worker"]
@@ -162,7 +161,7 @@ class SampleSeeding:
         self._waiting: list[tuple[str, RandomState]] = []
         self._at = 0
         self._others: list[RandomState] = []
-        self._twisters: list[PythonState] = []  # of the others, those of Python
+        self._seeder: SeededRun | None = None  # seeds the others, and looks at those that wait
         self._runs: dict[tuple[int, ...], SeededRun | None] = {}  # by the generators that are seeded, and watched
         self._running: SeededRun | None = None
 
@@ -390,7 +389,7 @@ class SampleSeeding:
             self._drawn = drawn
             self._wait(key, position)
         self._at = position
-        if self._others or self._twisters or self._rng.streams:
+        if self._others or self._rng.streams:
             self._seed_others(key, position)
         try:
             if self._bystanders:
@@ -423,8 +422,7 @@ class SampleSeeding:
         if drawn is not self._drawn or key != self._waiting_for or position > self._waiting_until:
             self._drawn = drawn
             self._wait(key, position)
-        seeded, watched = [*self._twisters, *self._others], [stream for _, stream in self._waiting]
-        if (run := self._run_of(seeded, watched)) is None:
+        if (run := self._seeder) is None:
             return None
         before, self._running = len(samples), run
         most = int(min(most, self._waiting_until - position + 1))
@@ -519,7 +517,7 @@ class SampleSeeding:
         if restore and waits is not None and first is not None and waits[0] == _key(seed, _SAMPLE):
             if waits is not self._lent_for:
                 self._lent_for = waits
-                self._lent = LentInC.of([*first[1].items()], [*self._twisters, *self._others])
+                self._lent = Lent([*first[1].items()], self._others)
             self._lent.lend()
             self._lends, self._waiting_for = True, waits[0]
         elif restore:
@@ -560,9 +558,8 @@ class SampleSeeding:
         ]
         self._waiting_until = min((self._drawn.get(whose, math.inf) for whose, _ in self._waiting), default=math.inf)
         waiting = [stream for _, stream in self._waiting]
-        others = [stream for stream in self._all() if stream not in waiting]
-        self._twisters = [stream for stream in others if isinstance(stream, PythonState)]
-        self._others = [stream for stream in others if not isinstance(stream, PythonState)]
+        self._others = [stream for stream in self._all() if stream not in waiting]
+        self._seeder = self._run_of(self._others, waiting)
         me = weakref.ref(self)
         self._rng.key, self._rng.find_position = key, lambda: 0 if (seeding := me()) is None else seeding.position
         self._waiting_for, self._idle_states = key, None
@@ -576,11 +573,13 @@ class SampleSeeding:
         self._first_states = (key, {stream: stream.state() for stream in waiting})
 
     def _seed_others(self, key: int, position: int) -> None:
-        for twister in self._twisters:
-            twister.seed_at(key, position)
-        if self._others or self._rng.streams:
+        others: Sequence[RandomState] = self._others
+        if others and self._seeder is not None:
+            self._seeder.seed(key, position)
+            others = ()
+        if others or self._rng.streams:
             sample_key = step(key, position)
-            for stream in (*self._others, *self._rng.streams):
+            for stream in (*others, *self._rng.streams):
                 stream.seed(sample_key)
 
     def _begin(self, seed: int, purpose: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from stoker._core.native import seeding
 from stoker.loader._random.generators import TABLE, RandomState
-from stoker.loader._random.mersenne_twister import InC, Memory
+from stoker.loader._random.mersenne_twister import WORDS, InC
 
 
 class SeededRun:
@@ -26,27 +26,17 @@ class SeededRun:
     def __init__(self, seeded: Sequence[InC], watched: Sequence[InC]) -> None:
         self._kept = [*seeded, *watched]
         self._generators = (seeding.GeneratorFields * len(self._kept))()
-        self._states: list[Any] = []
+        self._rows = np.empty((len(seeded), seeding.LANES, WORDS + 1), np.uint32)
         for number, (generator, known) in enumerate(zip(self._generators, self._kept, strict=True)):
-            generator.kind, generator.salt, generator.is_seeded = known.kind, known.salt, number < len(seeded)
-            generator.object, generator.table = id(known.object), TABLE.ctypes.data
-            if known.memory is not None:
-                generator.memory = known.memory.ctypes.data
-            if known.holds_back is not None:
-                generator.holds_back = known.holds_back.ctypes.data
+            generator.of, generator.salt, generator.is_seeded = known.fields(), known.salt, number < len(seeded)
+            generator.table = TABLE.ctypes.data
             if number < len(seeded):
-                rows = known.rows()
-                generator.rows = rows.ctypes.data
-                self._states.append(rows)
-                if known.template is not None:
-                    tensors = [_tensor(row) for row in rows]  # not of one tensor: torch ignores their offset here
-                    states = (ctypes.c_void_p * seeding.LANES)(*map(id, tensors))
-                    self._states += tensors, states
-                    generator.states = ctypes.addressof(states)
+                generator.rows = self._rows[number].ctypes.data
             for place, memory in enumerate(known.looked_at):
                 generator.at[place], generator.sizes[place] = memory.ctypes.data, memory.nbytes
         self._run = seeding.RunFields(count=len(self._kept), generators=self._generators)
         self._address = ctypes.addressof(self._run)
+        self._streams: list[RandomState] = []  # they keep the memory alive
 
     @classmethod
     def of(cls, seeded: Sequence[RandomState], watched: Sequence[RandomState]) -> SeededRun | None:
@@ -57,8 +47,14 @@ class SeededRun:
         if any(stream is None for streams in known for stream in streams):
             return None
         run = cls(*known)  # type: ignore[arg-type]
-        run._states.append(([*seeded], [*watched]))  # keeps the memory alive
+        run._streams = [*seeded, *watched]
         return run
+
+    def seed(self, key: int, position: int) -> None:
+        """Seeds the generators for one sample; in less time where positions ascend one by one."""
+        run = self._run
+        run.key, run.position, run.stride = key, position, 1
+        seeding.seed(self._address)
 
     def take(
         self, key: int, position: int, stride: int, iterator: Iterator[Any], samples: list[Any], most: int
@@ -87,14 +83,9 @@ class SeededRun:
         return int(self._run.position)
 
 
-def _tensor(memory: Memory) -> Any:
-    import torch
-
-    return torch.from_numpy(memory)
-
-
 class Lent:
-    """Generators of the training loop that it lends to the samples of a batch, in its own process.
+    """Generators of the training loop that it lends to the samples of a batch, in its own process. Compiled code swaps
+    the memory of those that it knows.
 
     Args:
         idle: generators, and the states that they have in samples.
@@ -102,84 +93,53 @@ class Lent:
     """
 
     def __init__(self, idle: Sequence[tuple[RandomState, Any]], active: Sequence[RandomState]) -> None:
-        self._idle = idle
-        streams = [*(stream for stream, _ in idle), *active]
-        self._state_of, self._restore = [each.state for each in streams], [each.restore for each in streams]
-        self._owns = [own for _, own in idle]
-        self._begin = [*zip(self._restore, self._owns, strict=False)]
-        self._loops: list[Any] = []
+        self._others: list[tuple[RandomState, Any]] = []
+        self._swapped: list[tuple[RandomState, Any, InC]] = []
+        for stream, own in (*idle, *((stream, None) for stream in active)):
+            known = stream.in_c() if seeding.is_there else None
+            # A second number of a normal pair shows that a sample has drawn
+            if known is None or known.kind == seeding.TORCH or (own is not None and own[1] is not None):
+                self._others.append((stream, own))
+            else:
+                self._swapped.append((stream, own, known))
+        self._count = len(self._swapped)
+        self._fields = (seeding.LentFields * self._count)()
+        self._memory = np.empty((self._count, WORDS + 1), np.uint32)
+        for lent, (_, own, known), loops in zip(self._fields, self._swapped, self._memory, strict=True):
+            lent.of, lent.loops = known.fields(), loops.ctypes.data
+            if own is not None:
+                lent.own = np.frombuffer(own[0], np.uint8).ctypes.data
+        self._address = ctypes.addressof(self._fields)
+        self._loops: list[Any] | None = None  # states of the others while they are lent
 
     def lend(self) -> None:
-        """Gives them the states of samples."""
-        self._loops = [state() for state in self._state_of]
-        for restore, own in self._begin:
-            restore(own)
+        """Gives them the states of samples. Call `take_back` also if it raises."""
+        if self._loops is not None:  # an interrupt has left them lent
+            self.take_back()
+        self._loops = [stream.state() for stream, _ in self._others]
+        for stream, own in self._others:
+            if own is not None:
+                stream.restore(own)
+        if self._count:
+            seeding.lend(self._address, self._count)
 
     def take_back(self) -> list[RandomState]:
-        """Restores the states of the loop; returns the idle ones that samples have drawn from."""
-        moved = [stream for stream, own in self._idle if stream.state() != own]
-        for restore, state in zip(self._restore, self._loops, strict=True):
-            restore(state)
+        """Restores the states of the loop, also when it is interrupted; returns the idle ones that samples have drawn
+        from.
+        """
+        try:
+            return self._take_back()
+        except BaseException:
+            self._take_back()
+            raise
+
+    def _take_back(self) -> list[RandomState]:
+        moved: list[RandomState] = []
+        if self._count and seeding.take_back(self._address, self._count):
+            moved = [stream for lent, (stream, *_) in zip(self._fields, self._swapped, strict=True) if lent.moved]
+        if self._loops is not None:
+            moved += [stream for stream, own in self._others if own is not None and stream.state() != own]
+            for (stream, _), state in zip(self._others, self._loops, strict=True):
+                stream.restore(state)
+        self._loops = None
         return moved
-
-
-class LentInC(Lent):
-    """The same in compiled code, which swaps memory."""
-
-    def __init__(
-        self, idle: Sequence[tuple[RandomState, Any]], active: Sequence[RandomState], known: Sequence[InC]
-    ) -> None:
-        super().__init__(idle, active)
-        self._streams, self._known = [*(stream for stream, _ in idle), *active], known
-        self._lent = (seeding.LentFields * len(known))()
-        self._kept: list[Any] = []
-        self._loop_parts: list[Memory] = []
-        for number, (lent, each) in enumerate(zip(self._lent, known, strict=True)):
-            lent.kind, lent.object = each.kind, id(each.object)
-            if each.memory is not None:
-                lent.memory, lent.size = each.memory.ctypes.data, each.memory.nbytes
-            if each.holds_back is not None:
-                lent.holds_back = each.holds_back.ctypes.data
-            for place, part in enumerate(each.parts):
-                lent.parts[place], lent.sizes[place] = part.ctypes.data, part.nbytes
-            size = lent.size or sum(part.nbytes for part in each.parts)
-            loops = np.zeros(size, np.uint8)
-            lent.loops = loops.ctypes.data
-            self._loop_parts.append(loops)
-            if number < len(idle):
-                own = idle[number][1]
-                if each.parts:
-                    state, memory = _tensor(np.frombuffer(bytearray(own), np.uint8)), np.zeros(size, np.uint8)
-                    lent.own_state = id(state)
-                    self._kept.append(state)
-                else:
-                    memory = np.frombuffer(bytearray(own[0]), np.uint8)
-                lent.own = memory.ctypes.data
-                self._kept.append(memory)
-        self._address, self._count = ctypes.addressof(self._lent), len(known)
-        self._loop_states: list[Any] = [None] * len(known)
-
-    @classmethod
-    def of(cls, idle: Sequence[tuple[RandomState, Any]], active: Sequence[RandomState]) -> Lent:
-        """Returns the generators, in compiled code if it can."""
-        known = [stream.in_c() for stream in (*(stream for stream, _ in idle), *active)] if seeding.is_there else [None]
-        # A second number of a normal pair shows that a sample has drawn
-        if None in known or any(type(own) is tuple and own[1] is not None for _, own in idle):
-            return Lent(idle, active)
-        return cls(idle, active, known)  # type: ignore[arg-type]
-
-    def lend(self) -> None:
-        while not seeding.lend(self._address, self._count):
-            self._look()
-
-    def take_back(self) -> list[RandomState]:
-        moved = seeding.take_back(self._address, self._count)
-        return [stream for number, stream in enumerate(self._streams) if moved >> number & 1] if moved else []
-
-    def _look(self) -> None:
-        """Takes the loop's states of torch's generators, which have drawn."""
-        for number, each in enumerate(self._known):
-            if each.parts:
-                state = _tensor(np.frombuffer(bytearray(self._state_of[number]()), np.uint8))
-                self._loop_states[number], self._lent[number].loops_state = state, id(state)
-                self._loop_parts[number][:] = np.concatenate([part.view(np.uint8) for part in each.parts])

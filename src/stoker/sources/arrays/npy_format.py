@@ -22,11 +22,7 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, Runti
 
 
 def npy_arrays(file: IO[bytes], path: str, size: int) -> Found:
-    """Returns the array of a `.npy` file.
-
-    Raises:
-        ArrayFileError: the file is none, is truncated, or holds Python objects.
-    """
+    """Returns the array of a `.npy` file."""
     try:
         stored = _header(file)
     except (ValueError, SyntaxError) as error:
@@ -38,11 +34,7 @@ def npy_arrays(file: IO[bytes], path: str, size: int) -> Found:
 
 
 def npz_arrays(file: IO[bytes], path: str, size: int) -> Found:
-    """Returns the arrays of a `.npz` archive by name, in its order. Only members without compression can be mapped.
-
-    Raises:
-        ArrayFileError: the file is none, or is truncated.
-    """
+    """Returns the arrays of a `.npz` archive by name, in its order. Only members without compression can be mapped."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
@@ -78,11 +70,7 @@ def _member(
 
 
 def decompressed(file: IO[bytes], path: str, stored: StoredArray) -> np.ndarray[Any, np.dtype[Any]]:
-    """Returns a compressed array of a `.npz` archive, in memory.
-
-    Raises:
-        ArrayFileError: the member is damaged or truncated.
-    """
+    """Returns a compressed array of a `.npz` archive, in memory."""
     try:
         with zipfile.ZipFile(file) as archive, archive.open(stored.member) as content:
             array: np.ndarray[Any, np.dtype[Any]] = np.lib.format.read_array(content, allow_pickle=False)
@@ -199,8 +187,6 @@ class RawRows(NamedTuple):
     """The contents of a file without a header.
 
     Attributes:
-        dtype: of the numbers.
-        shape: of a row.
         offset: the number of bytes before the first row.
     """
 
@@ -210,12 +196,7 @@ class RawRows(NamedTuple):
 
 
 def raw_rows(dtype: Any, shape: Any, offset: Any) -> RawRows | None:
-    """Returns the arguments of a dataset as the description of its raw files; None if there is no dtype.
-
-    Raises:
-        TypeError: the dtype holds Python objects, or a size is not an integer.
-        ValueError: a size is negative, a row has no bytes, or a shape or offset came without a dtype.
-    """
+    """Returns the arguments of a dataset as the description of its raw files; None if there is no dtype."""
     if dtype is None:
         if shape is not None or offset:
             raise ValueError("shape= and offset= describe raw files, and need dtype=: the dtype of their numbers")
@@ -231,11 +212,7 @@ def raw_rows(dtype: Any, shape: Any, offset: Any) -> RawRows | None:
 
 
 def raw_arrays(path: str, size: int, row: RawRows) -> dict[str, StoredArray]:
-    """Returns the array of a raw file.
-
-    Raises:
-        ArrayFileError: its size is not that of a number of rows.
-    """
+    """Returns the array of a raw file."""
     of_row = math.prod(row.shape) * row.dtype.itemsize
     rows, rest = divmod(size - row.offset, of_row)
     if rest or rows < 0:

@@ -41,9 +41,6 @@ class ArrayOpener:
 
     Arrays that were compressed as a whole are decompressed at the first use and kept here: a forked child finds them
     in the memory of its parent; a pickled copy decompresses its own.
-
-    Args:
-        files: their contents.
     """
 
     def __init__(self, files: Sequence[FileContents]) -> None:
@@ -72,7 +69,6 @@ class OpenArrays:
     """The array files of a process, opened at first use. Thread safe.
 
     Args:
-        files: their contents.
         in_memory: arrays that are decompressed already, by number of the file and key; others are added.
     """
 
@@ -86,7 +82,6 @@ class OpenArrays:
         """Returns the rows of a file, for each key.
 
         Raises:
-            OSError: it cannot be opened.
             FileChangedError: it was changed since the dataset was made.
             ArrayFileError: it is damaged.
         """
@@ -130,7 +125,6 @@ def _zarr(file: FileContents, key: str) -> Any:
 
     Raises:
         FileChangedError: it was changed since the dataset was made.
-        OSError: it cannot be opened.
     """
     if file.storage is not None:
         from stoker.sources.arrays.zarr_in_store import StoredZarr
@@ -154,12 +148,10 @@ def contents_of_all(places: list[str], storage: Storage, raw: RawRows | None) ->
 
     Args:
         places: paths of files and folders, and URLs.
-        storage: the store of the URLs.
         raw: the rows of files without a header; None if there is no such file.
 
     Raises:
         ArrayFileError: a file is empty, truncated, damaged, or of no known format.
-        OSError: one cannot be read.
         ValueError: a file has a header, and `raw` was given.
     """
     through_store = [place for place in places if _is_object(place)]

@@ -102,11 +102,7 @@ class FileContents(NamedTuple):
         return opened(self.storage, self.place, self.version)
 
     def binary(self) -> IO[bytes]:
-        """Returns the file as Python's file object.
-
-        Raises:
-            OSError: it cannot be opened.
-        """
+        """Returns the file as Python's file object."""
         return open(self.path, "rb") if self.storage is None else file_object(self.opened())
 
 
@@ -156,7 +152,6 @@ class StoredRows:
 
     Args:
         contents: the contents of the file when the dataset was made.
-        stored: the array's description.
         file: which is read; its reads fail if it was changed since it was opened.
     """
 
@@ -207,7 +202,6 @@ class StoredRows:
 
         Raises:
             FileChangedError: the file was changed since the dataset was made.
-            OSError: it cannot be read.
         """
         stored, size = self._stored, self._row_bytes
         if not size:
@@ -244,7 +238,6 @@ class MappedFile:
         contents: the contents of the file when the dataset was made.
 
     Raises:
-        OSError: it cannot be opened.
         FileChangedError: it was changed since.
     """
 
@@ -285,7 +278,6 @@ class MappedRows:
 
     Args:
         array: in memory, or over a map.
-        stored: its description.
         file: the map, if it is over one.
     """
 

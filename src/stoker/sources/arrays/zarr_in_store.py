@@ -27,11 +27,8 @@ class StoredZarr:
 
     Raises:
         FileChangedError: it was changed since the dataset was made.
-        OSError: the store failed.
 
     Attributes:
-        name: for messages.
-        store: from which the package zarr reads.
         zarr_format: 2 or 3.
     """
 
@@ -61,8 +58,6 @@ class _ObjectsBelow(Store):  # type: ignore[misc, unused-ignore]
     """The objects of a folder, to read. Requests are made in the calling thread, one after the other.
 
     Args:
-        place: the URL of the folder.
-        storage: the store.
         is_missing: called when there is no such object: chunks of an array that was removed would be fill values.
     """
 

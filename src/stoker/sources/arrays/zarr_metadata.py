@@ -24,11 +24,7 @@ _OF_V3 = frozenset({
 
 
 def metadata_file(path: str) -> str:
-    """Returns the file that says what a Zarr folder holds.
-
-    Raises:
-        ArrayFileError: there is none.
-    """
+    """Returns the file that says what a Zarr folder holds."""
     for name in FILES:
         if os.path.exists(file := os.path.join(path, name)):
             return file
@@ -59,16 +55,7 @@ def zarr_arrays(path: str) -> Found:
 
 
 def zarr_in_store(place: str, storage: Storage) -> FileContents:
-    """Returns the array of a folder in a store, or all arrays of a group whose metadata is consolidated.
-
-    Args:
-        place: the URL of the folder.
-        storage: the store.
-
-    Raises:
-        ArrayFileError: it is neither, or its metadata cannot be read.
-        OSError: the store failed.
-    """
+    """Returns the array of a folder in a store, or all arrays of a group whose metadata is consolidated."""
     name = shown(place)
     for file in FILES:
         with contextlib.suppress(FileNotFoundError):
@@ -161,10 +148,6 @@ def parsed(file: str, data: bytes) -> dict[str, Any]:
 
 def described(file: str, fields: dict[str, Any]) -> StoredArray | None:
     """Returns the array that a metadata file describes; None for a group.
-
-    Args:
-        file: its name.
-        fields: its contents.
 
     Raises:
         ArrayFileError: it does not describe an array of numbers.

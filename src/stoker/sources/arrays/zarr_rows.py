@@ -52,8 +52,6 @@ class FolderOfArray(Protocol):
     """The folder of an array, on this machine or in a store.
 
     Attributes:
-        name: for messages.
-        store: from which the package zarr reads.
         zarr_format: 2 or 3.
     """
 
@@ -68,12 +66,7 @@ class FolderOfArray(Protocol):
 class ZarrFolder:
     """The folder of an array on this machine.
 
-    Args:
-        path: of the folder.
-
     Attributes:
-        name: for messages.
-        store: from which the package zarr reads.
         zarr_format: 2 or 3.
     """
 
@@ -94,13 +87,10 @@ class ZarrRows:
     """Rows of one array. Thread safe.
 
     Args:
-        folder: of the array.
-        stored: its description.
         cache: shared by the arrays of a dataset.
         identity: of the array in the cache.
 
     Raises:
-        MissingExtraError: the package zarr is not installed.
         ArrayFileError: it cannot open the array.
         FileChangedError: the array is another one than when the dataset was made.
     """
@@ -180,11 +170,7 @@ class ZarrRows:
 
 
 def _version(path: str) -> Version:
-    """Returns the version of a file.
-
-    Raises:
-        FileNotFoundError: it was deleted.
-    """
+    """Returns the version of a file."""
     status = os.stat(path)
     return Version(status.st_size, status.st_mtime_ns)
 
@@ -219,9 +205,6 @@ def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Returns the result of a coroutine; what it hands to threads is called here instead. Thread safe.
 
     In a thread that runs an event loop, as in a notebook, it runs in a thread of its own, which ends with it.
-
-    Raises:
-        Exception: the coroutine raised it.
     """
     if not _runs_a_loop():
         return _run(coroutine)

@@ -142,12 +142,7 @@ def _opened(file: ClipFile, whole: bool) -> Iterator[tuple[OpenClipFile, Any, in
     """Opens an audio file, finds its number of frames, and names the file in the errors of the library.
 
     Args:
-        file: which is opened.
         whole: whether all of it will be read: a store is then asked once.
-
-    Raises:
-        MediaFileError: the file is empty, truncated, damaged, or holds no audio that the library knows.
-        OSError: the file cannot be read.
     """
     soundfile = _soundfile()
     contents = file.open()

@@ -20,9 +20,7 @@ class ClipFile(NamedTuple):
     """A file, and the store it lies in. Picklable; nothing is open.
 
     Attributes:
-        place: path or URL.
         name: the place for messages, without secrets.
-        storage: from which it is read.
         known: its version, if that is known.
     """
 
@@ -40,19 +38,11 @@ class ClipFile(NamedTuple):
         return not is_remote(self.place) and not isinstance(self.storage, CachedStorage)
 
     def version(self) -> Version:
-        """Returns the version that the file has now.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Returns the version that the file has now."""
         return (LocalFile(self.place) if self.is_local else self.storage.open(self.place)).version
 
     def open(self) -> OpenClipFile:
-        """Opens the file.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Opens the file."""
         file = LocalFile(self.place) if self.is_local else opened(self.storage, self.place, self.known)
         return OpenClipFile(self.name, file, self.place if self.is_local else None)
 
@@ -62,11 +52,9 @@ class OpenClipFile:
 
     Args:
         name: for messages.
-        file: the open file.
         path: of a file of this machine; None for one of a store.
 
     Attributes:
-        name: for messages.
         version: of the file, when it was opened.
         path: by which the library opens the file; None if it is given `stream()`.
     """
@@ -80,19 +68,11 @@ class OpenClipFile:
 
     @cached_property
     def head(self) -> bytes:
-        """The first bytes, read once.
-
-        Raises:
-            OSError: they cannot be read.
-        """
+        """The first bytes, read once."""
         return self._file.read(0, _HEAD)
 
     def read(self, begin: int, length: int) -> bytes:
-        """Returns `length` bytes from byte `begin` on; fewer only at the end, or where `stream()` ended.
-
-        Raises:
-            OSError: they cannot be read.
-        """
+        """Returns `length` bytes from byte `begin` on; fewer only at the end, or where `stream()` ended."""
         if self._stream is None or self._stream.size != self.version.size:
             return self._file.read(begin, length)
         place = self._stream.tell()  # where the library goes on
@@ -113,11 +93,7 @@ class OpenClipFile:
 
     @contextmanager
     def errors_of_store(self) -> Iterator[None]:
-        """Raises the error that ended the last file object, if one did, in place of what the library made of it.
-
-        Raises:
-            OSError: the store failed, or the file was changed.
-        """
+        """Raises the error that ended the last file object, if one did, in place of what the library made of it."""
         try:
             yield
         except Exception as error:
@@ -161,12 +137,7 @@ _EBML, _SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
 
 
 def check_is_whole(file: OpenClipFile) -> None:
-    """Compares the size of a file with what its header promises, in WAV, AIFF, AVI, Matroska and WebM files.
-
-    Raises:
-        MediaFileError: the file is smaller.
-        OSError: it cannot be read.
-    """
+    """Compares the size of a file with what its header promises, in WAV, AIFF, AVI, Matroska and WebM files."""
     size, promised = file.version.size, promised_size(file.head)
     if promised is not None and size < promised and not _data_are_whole(file):
         raise MediaFileError(f"{file.name} is truncated: it has {size:,} bytes, and its header promises {promised:,}")

@@ -29,11 +29,8 @@ class ClipsOfFiles(Dataset[Any]):
     """Clips of files by index: the base of the public classes, which define `_count` and `_read`.
 
     Args:
-        files: places of files.
         labels: one for each file, or None.
         cut: how a file is cut into clips.
-        transform: a function of the sample.
-        storage_options: of object stores.
         cache: a folder that keeps the data that is read; None for none.
         cache_size: bytes that the cache may take.
     """
@@ -74,11 +71,7 @@ class ClipsOfFiles(Dataset[Any]):
             self._ends = np.cumsum(counts, dtype=np.int64)
 
     def _count(self, file: ClipFile) -> int:
-        """Returns the number of consecutive clips of a file.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Returns the number of consecutive clips of a file."""
         raise NotImplementedError
 
     def _read(self, file: ClipFile, number: int) -> dict[str, Any]:
@@ -189,7 +182,6 @@ class Cut:
         """Returns the cut of a user's arguments.
 
         Raises:
-            TypeError: a length is no number.
             ValueError: a length is not positive, `hop` is given where there are no consecutive clips, or `short` is
                 unknown.
         """

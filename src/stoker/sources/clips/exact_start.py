@@ -20,9 +20,6 @@ def exact_start(sound: Any, file: OpenClipFile, start: int, total: int) -> int:
         file: from which it was opened.
         start: the first frame of the clip.
         total: frames of the file.
-
-    Raises:
-        OSError: the file cannot be read.
     """
     if not start or not sound.seekable():
         return 0
@@ -79,7 +76,6 @@ class Page(NamedTuple):
         granule: frames from the begin of the stream to the end of the last packet that ends in it; -1 if none does.
         continues: whether it begins with the rest of a packet.
         lengths: of the pieces of its packets: one of less than 255 bytes ends a packet.
-        body: its bytes.
     """
 
     begin: int
@@ -104,14 +100,10 @@ class OggPages:
 
     Args:
         kind: the bytes with which its first packet begins.
-        file: which is read.
 
     Attributes:
         ends: the granules of the last page but one, and of the last. None: there is no such stream, or it does not
             reach the end of the file.
-
-    Raises:
-        OSError: the file cannot be read.
     """
 
     def __init__(self, kind: bytes, file: OpenClipFile) -> None:
@@ -130,11 +122,7 @@ class OggPages:
                 return
 
     def hold_music_only(self, begin: int, end: int) -> bool:
-        """Returns whether all packets of an Opus stream between two granules are of its decoder of music, CELT.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Returns whether all packets of an Opus stream between two granules are of its decoder of music, CELT."""
         low, high = 0, self._size
         while high - low > _WINDOW:
             middle = (low + high) // 2
@@ -201,9 +189,6 @@ def length_without_header(file: OpenClipFile) -> int | None:
     Returns:
         The count. None: the file has such a header, or no frame of layer III at its begin. 0: the length is not known,
         because frames have several bit rates, or because something between them is no frame.
-
-    Raises:
-        OSError: it cannot be read.
     """
     begin = behind_tag(file)
     data = file.read(begin, _FIRST)
@@ -227,11 +212,7 @@ def length_without_header(file: OpenClipFile) -> int | None:
 
 
 def behind_tag(file: OpenClipFile) -> int:
-    """Returns the byte at which a file goes on behind an ID3 tag: 0 without one.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Returns the byte at which a file goes on behind an ID3 tag: 0 without one."""
     head = file.head[:10]
     if head[:3] != b"ID3" or len(head) < 10:
         return 0

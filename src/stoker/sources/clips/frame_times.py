@@ -33,9 +33,7 @@ class FrameTimes(NamedTuple):
         frames: of all frames, ascending: int64.
         keys: of the key frames, ascending: int64. Decoding can begin at each of them.
         key_decoding: the decoding times of the key frames: int64.
-        end: of the last frame.
         rate: ticks in a second.
-        version: of the file.
         given: the times that the decoder gives to the frames; empty: those of `frames`.
     """
 
@@ -66,8 +64,6 @@ def frame_times(file: ClipFile) -> FrameTimes:
 
     Raises:
         MediaFileError: the file is truncated, damaged, or holds no video whose frames have times.
-        FileChangedError: it was written to meanwhile.
-        OSError: it cannot be read.
     """
     opened = file.open()
     version = opened.version
@@ -134,11 +130,7 @@ def _scanned(file: OpenClipFile) -> list[Integers]:
 
 
 def _given(file: OpenClipFile) -> list[int]:
-    """Returns the times that the decoder gives to the frames of a file, in the order of display.
-
-    Raises:
-        MediaFileError: a frame has none, or that of another.
-    """
+    """Returns the times that the decoder gives to the frames of a file, in the order of display."""
     decoded = _decoded_times(file)
     times = [time for time in decoded if time is not None]
     if len(set(times)) != len(decoded):
@@ -175,13 +167,7 @@ _LOCAL, _REMOTE = {"protocol_whitelist": "file"}, {"protocol_whitelist": "none"}
 
 
 def opened_container(file: OpenClipFile) -> Any:
-    """Returns an open container.
-
-    Raises:
-        MediaFileError: the file is empty, truncated, damaged, or of no format that the library knows.
-        MissingExtraError: PyAV is not installed.
-        OSError: the file cannot be read.
-    """
+    """Returns an open container."""
     av = pyav()
     if not file.version.size:
         raise MediaFileError(f"{file.name} is empty: was it written or copied completely?")
@@ -194,11 +180,7 @@ def opened_container(file: OpenClipFile) -> Any:
 
 
 def first_video(container: Any, name: str) -> Any:
-    """Returns the first stream of pictures, to be decoded without threads: they would not survive a fork.
-
-    Raises:
-        MediaFileError: there is none.
-    """
+    """Returns the first stream of pictures, to be decoded without threads: they would not survive a fork."""
     for stream in container.streams.video:
         if stream.codec_context is not None and "attached_pic" not in str(stream.disposition):
             stream.thread_type = "NONE"
@@ -213,12 +195,7 @@ def first_video(container: Any, name: str) -> Any:
 
 @contextmanager
 def named_errors(file: OpenClipFile, what: str = "cannot be opened") -> Iterator[None]:
-    """Names the file in the errors of the library.
-
-    Raises:
-        MediaFileError: the library raised an error.
-        OSError: the store failed, or the file was changed.
-    """
+    """Names the file in the errors of the library."""
     try:
         with file.errors_of_store():
             yield
@@ -229,11 +206,7 @@ def named_errors(file: OpenClipFile, what: str = "cannot be opened") -> Iterator
 
 
 def pyav() -> Any:
-    """Returns the module `av`.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Returns the module `av`."""
     try:
         import av
     except ImportError as error:

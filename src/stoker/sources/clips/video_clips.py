@@ -139,11 +139,7 @@ class VideoClips(ClipsOfFiles):
         return {"video": pictures, "times": (times[rows] - times[0]) / video.times.rate}
 
     def _rows(self, name: str, times: FrameTimes, number: int) -> Any:
-        """Returns the numbers of the frames of a clip.
-
-        Raises:
-            ClipLengthError: the file is shorter than the clip.
-        """
+        """Returns the numbers of the frames of a clip."""
         total, rate = times.total, times.rate
         length = self._cut.length(total, rate)
         start = self._cut.start(number, rate)
@@ -179,15 +175,11 @@ Frames = np.ndarray[Any, np.dtype[np.uint8]]
 class VideoFile:
     """An open video. Belongs to one process and, at a time, to one thread. Runs no thread.
 
-    Args:
-        file: which is opened.
-
     Attributes:
         times: of the frames.
 
     Raises:
         MediaFileError: the file is truncated, damaged, or holds no video.
-        OSError: it cannot be read.
     """
 
     def __init__(self, file: ClipFile) -> None:
@@ -206,9 +198,6 @@ class VideoFile:
         Args:
             rows: the numbers of the frames, ascending. A number may occur several times.
             size: height and width; None for those of the video.
-
-        Raises:
-            MediaFileError: a frame cannot be decoded, or has another size than the first, without `size`.
         """
         out: Frames | None = None
         picture, current_row = None, -1

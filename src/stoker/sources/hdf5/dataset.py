@@ -288,11 +288,7 @@ def _missing(key: str, keys: list[str], path: str) -> MissingKeyError:
 
 
 def _rows(path: str, tables: dict[str, Any]) -> tuple[int, int]:
-    """Returns the number of rows, and the number of rows in the largest chunk of a key, or all.
-
-    Raises:
-        ValueError: there are none, or not the same number for all keys.
-    """
+    """Returns the number of rows, and the number of rows in the largest chunk of a key, or all."""
     lengths = {key: table.shape[0] if table.shape else 0 for key, table in tables.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{key!r} {length:,}" for key, length in lengths.items())
@@ -322,7 +318,6 @@ class HDF5Place:
 
     Args:
         path: of the file, or its URL.
-        storage_options: of the store.
         cache: a folder that keeps the data that is read; None for none. With it a local file is read through a store.
         cache_size: bytes that the cache may take.
 
@@ -330,7 +325,6 @@ class HDF5Place:
         FileNotFoundError, ValueError, OSError: as `source_files` says; or a pattern leads to several files.
 
     Attributes:
-        name: of the file, for messages.
         is_remote: whether it is read through a store.
     """
 
@@ -359,9 +353,6 @@ class HDF5Place:
         Args:
             version: which it had; None if that is not known. A file that has another one now may be found when it is
                 read.
-
-        Raises:
-            OSError: there is no such file, or it cannot be read.
         """
         if not self.is_remote:
             return LocalFile(self._place).version, None

@@ -49,11 +49,7 @@ def opened(path: str, chunk_cache: int, contents: File | None = None) -> Any:
 
 
 def h5py_module() -> Any:
-    """Returns the package h5py.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Returns the package h5py."""
     try:
         import h5py
     except ImportError as error:

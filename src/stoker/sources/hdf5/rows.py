@@ -29,7 +29,6 @@ class BlockRows:
     """Rows in chunks. The chunks that hold a row are read as a whole, once, and kept in a cache. Thread safe.
 
     Args:
-        name: of the HDF5 dataset.
         table: the `h5py.Dataset`, whose chunks the library does not keep.
         cache: shared by the keys of a file.
         contents: the file in its store; None for one of this machine.
@@ -119,11 +118,7 @@ class LibraryRows:
 
 
 class ReferenceRows:
-    """Rows of references to other datasets of the file, whose contents are the sample's. Thread safe.
-
-    Args:
-        table: the `h5py.Dataset`.
-    """
+    """Rows of references to other datasets of the file, whose contents are the sample's. Thread safe."""
 
     def __init__(self, table: Any) -> None:
         self._table = table
@@ -178,7 +173,6 @@ class SharedMapRows:
 
     Args:
         table: the `h5py.Dataset`, for which `is_in_one_piece` is true.
-        file: the map.
     """
 
     def __init__(self, table: Any, file: MappedFile) -> None:
@@ -200,8 +194,6 @@ def rows_of(
     """Returns the rows of a dataset in an open file.
 
     Args:
-        file: the `h5py.File`.
-        name: of the HDF5 dataset.
         cache: of chunks, shared by the keys of a file.
         mapped: returns the file as a map, which is made at the first call.
         contents: the file in its store; None for one of this machine, which is mapped.

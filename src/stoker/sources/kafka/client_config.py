@@ -44,11 +44,6 @@ class KafkaConfig:
     Raises:
         ValueError: no brokers are named, `group` is empty or another one than in `config`, or a setting is one that the
             stream makes itself.
-        MissingExtraError: confluent-kafka is not installed.
-
-    Attributes:
-        servers: the brokers.
-        group: the consumer group, or None.
     """
 
     def __init__(
@@ -190,8 +185,6 @@ class PartitionRange(NamedTuple):
     """The offsets of a partition when it was listed.
 
     Attributes:
-        topic: of the partition.
-        partition: its number.
         low: the offset of its first record.
         high: the offset behind its last record.
         committed: the offset at which the group continues; None without a group, or if it has none.

@@ -21,11 +21,9 @@ class SavedPlace(NamedTuple):
     """The place of a share in a state.
 
     Attributes:
-        share: the share.
         at: the offset of its next record, or below it.
         end: the offset behind its last one; None without an end.
         read: records at or behind `at` that other shares of the partition had given when this one began.
-        is_next: whether it was this share's turn.
         partitions: the number of all partitions of the stream.
         is_joined: whether the state is of all workers that shared partitions, in an earlier version.
     """
@@ -40,11 +38,7 @@ class SavedPlace(NamedTuple):
 
     @classmethod
     def of(cls, name: str, entry: Any) -> SavedPlace:
-        """Returns the place that a state's entry holds.
-
-        Raises:
-            StateFormatError: it holds none.
-        """
+        """Returns the place that a state's entry holds."""
         share = PartitionShare.named(name)
         try:
             at, end = operator.index(entry["at"]), entry["end"]
@@ -60,13 +54,11 @@ class PartitionCursor:
     """The place in a share of a partition.
 
     Args:
-        share: the share.
         at: the offset of the next record to fetch.
         end: the offset behind the last one; None without an end.
         read: records that were given before, in any order.
 
     Attributes:
-        share: the share.
         fetched: the offset of the next record to fetch.
         end: the offset behind the last one.
         is_assigned: whether the client fetches it.
@@ -165,9 +157,6 @@ class PartitionShare(NamedTuple):
     of a partition were given, whatever the cut was, so that one reader of the partition continues from them.
 
     Attributes:
-        topic: of the partition.
-        partition: its number.
-        residue: of the offsets.
         modulus: of the offsets; 1 for all.
     """
 
@@ -188,11 +177,7 @@ class PartitionShare(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> PartitionShare:
-        """Returns the share of this name.
-
-        Raises:
-            StateFormatError: it is no such name.
-        """
+        """Returns the share of this name."""
         found = _NAME.fullmatch(name)
         if found is None:
             raise StateFormatError(f"a partition was expected in a state, found {name!r}")
@@ -224,8 +209,6 @@ class ReadUpTo(NamedTuple):
     """Of a partition, all records of one residue below an offset were given.
 
     Attributes:
-        residue: of their offsets.
-        modulus: of their offsets.
         at: the offset of the next one, or below it.
     """
 
@@ -242,7 +225,6 @@ def first_unread(share: PartitionShare, start: int, read: Iterable[ReadUpTo]) ->
     """Returns an offset below which all records of the share were given.
 
     Args:
-        share: the share.
         start: the offset at which its partition begins.
         read: the offsets given, by this share and by others.
     """

@@ -30,8 +30,6 @@ class KafkaRecords(StreamIterator[Record]):
     The consumer is made at the first record, and closed at the end and with the iterator. It runs native threads.
 
     Args:
-        config: how to reach the brokers.
-        cursors: the shares.
         turn: the number of the share whose turn it is.
         partitions: the number of all partitions of the stream.
         timeout: seconds to wait for brokers.

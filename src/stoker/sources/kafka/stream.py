@@ -190,8 +190,6 @@ class PartitionRecords(Stream[Record]):
     """The records of partitions, undecoded.
 
     Args:
-        config: how to reach the brokers.
-        ranges: the partitions.
         begins: the offset at which each is read without a state.
         ends: whether the stream ends where the partitions end now.
         timeout: seconds to wait for brokers.
@@ -323,11 +321,7 @@ class PartitionRecords(Stream[Record]):
 
 
 class RecordDecoder:
-    """Calls a function with a record; an error names the record.
-
-    Args:
-        function: of the record.
-    """
+    """Calls a function with a record; an error names the record."""
 
     def __init__(self, function: Callable[[Record], Any]) -> None:
         self.function = function

@@ -25,21 +25,16 @@ class IndexedRecords:
     """The records of files, by file and number, as bytes. Thread safe; each process opens its own files.
 
     Args:
-        files: the files.
-        cutting: how they are cut into records.
-        encoding: of the text.
         stream: the name of the class that reads compressed files.
         parser: that checks the begin of each file; None for files that are checked elsewhere.
 
     Attributes:
-        files: their names.
         counts: the number of records in each file.
 
     Raises:
         CompressedFileError: a file is compressed.
         FileChangedError: a file was written to while it was indexed.
         RecordError: the parser refuses a file.
-        OSError: a file cannot be read.
     """
 
     def __init__(
@@ -75,12 +70,7 @@ class IndexedRecords:
         self._lines = lines[0] if len(lines) == 1 else np.concatenate(lines)
 
     def read(self, file: int, number: int) -> bytes:
-        """Returns a record, with its line end and the empty lines behind it.
-
-        Raises:
-            OSError: the file cannot be read.
-            FileChangedError: it was changed since the dataset was made.
-        """
+        """Returns a record, with its line end and the empty lines behind it."""
         path = self.files[file]
         opened = self._open.get(self._places[file], self._versions[file])
         begin, end = self._span(file, number)
@@ -117,10 +107,8 @@ class RecordDataset(Dataset[Any]):
     """Records of text files by index: the base of the public classes.
 
     Args:
-        records: of the files.
         parser: makes a sample of a record.
         first: the number of the first record of a file that is a sample.
-        transform: a function of the sample.
 
     Raises:
         ValueError: there is no record.
@@ -194,7 +182,6 @@ class LineIndex(NamedTuple):
         offsets: the byte at which each record begins, and the size of the file: n + 1 times int64. A record ends before
             the next, with its line end and the empty lines behind it.
         lines: the line, counted from 1, of records 0, 1,024, 2,048, …: int64.
-        version: of the file that was indexed.
     """
 
     offsets: Integers
@@ -208,15 +195,9 @@ def index_of(path: str, cutting: Cutting, begin: int, storage: Storage, opened: 
     The index of a remote file lies in the user's cache folder.
 
     Args:
-        path: of the file.
         cutting: how it is cut into records.
         begin: the byte at which its text begins.
-        storage: of the file.
         opened: the file, if it is open.
-
-    Raises:
-        OSError: the file cannot be read.
-        FileChangedError: it was written to meanwhile.
     """
     file = opened or storage.open(path)
     index_path = place_of(path, cutting)

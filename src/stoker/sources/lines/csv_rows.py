@@ -210,11 +210,7 @@ def _header_of(
 
 
 def _first_row(path: str, rows: UntransformedRecords, is_header: bool) -> list[str] | None:
-    """Returns the fields of the first row; None if there is none, or if it is data that cannot be read.
-
-    Raises:
-        RecordError: it is a header that cannot be read.
-    """
+    """Returns the fields of the first row; None if there is none, or if it is data that cannot be read."""
     try:
         return next(iter(rows), None)
     except (ValueError, OSError) as error:

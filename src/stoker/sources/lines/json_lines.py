@@ -131,12 +131,7 @@ class JSONLinesStream(RecordStream):
 
 
 def checked_columns(columns: Sequence[str] | None) -> list[str] | None:
-    """Returns the names of columns, each once.
-
-    Raises:
-        TypeError: they are a single text.
-        ValueError: there are none.
-    """
+    """Returns the names of columns, each once."""
     if isinstance(columns, str):
         raise TypeError(f"columns is a text, {columns!r}, expected a list of names: [{columns!r}]")
     if columns is not None and not columns:

@@ -32,23 +32,13 @@ def compression_of(begin: bytes) -> str | None:
 
 
 def check_zstd(files: list[str]) -> None:
-    """Checks that files with the suffix of zstd can be decompressed.
-
-    Raises:
-        MissingExtraError: there is such a file, and the package is not installed.
-    """
+    """Checks that files with the suffix of zstd can be decompressed."""
     if any(path.lower().endswith(_ZSTD_SUFFIXES) for path in files):
         zstd_module()
 
 
 def text_of(file: File | str, offset: int, name: str) -> io.BufferedReader:
-    """Returns the text of a file, or of a local path, from `offset` on, which must be the start of a line, or the end.
-
-    Raises:
-        OSError: the file cannot be read.
-        MissingExtraError: it is compressed with zstd, and the package is not installed.
-        StateMismatchError: no line begins at `offset`.
-    """
+    """Returns the text of a file, or of a local path, from `offset` on, which must begin a line, or be the end."""
     text = decompressed(file)
     if offset:
         text.seek(offset - 1)
@@ -61,12 +51,7 @@ def text_of(file: File | str, offset: int, name: str) -> io.BufferedReader:
 
 
 def decompressed(file: File | str) -> io.BufferedReader:
-    """Returns the bytes of a file, or of a local path, decompressed if it begins as gzip or zstd does.
-
-    Raises:
-        OSError: the file cannot be read.
-        MissingExtraError: it is compressed with zstd, and the package is not installed.
-    """
+    """Returns the bytes of a file, or of a local path, decompressed if it begins as gzip or zstd does."""
     text: io.BufferedReader = io.BufferedReader(_Reopened(file) if isinstance(file, str) else _Positioned(file), BLOCK)
     compression = compression_of(text.peek(4))
     if compression == "gzip":
@@ -173,11 +158,7 @@ def told_again(error: BaseException, message: str) -> OSError:
 
 
 def zstd_module() -> Any:
-    """Returns the standard library's zstd module, or its copy for older versions of Python.
-
-    Raises:
-        MissingExtraError: there is none.
-    """
+    """Returns the standard library's zstd module, or its copy for older versions of Python."""
     try:
         from compression import zstd  # from Python 3.14 on
     except ImportError:

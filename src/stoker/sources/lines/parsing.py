@@ -22,12 +22,7 @@ _ONE_VALUE = (
 
 
 class TextParser:
-    """A line as `str`, without its end.
-
-    Args:
-        encoding: of the text.
-        errors: the handling of undecodable bytes.
-    """
+    """A line as `str`, without its end."""
 
     def __init__(self, encoding: str, errors: str) -> None:
         self._encoding = encoding
@@ -50,10 +45,6 @@ class TextParser:
         Args:
             begin: of the file, its first bytes.
             is_alone: whether the file has a single record.
-            path: of the file, for messages.
-
-        Raises:
-            RecordError: it has not.
         """
         if is_alone and b"\n" not in begin and b"\r" in begin.rstrip(b"\r"):
             raise RecordError(f"{path} has a single line, with carriage returns in it: {_CR}")
@@ -63,8 +54,6 @@ class JSONParser(TextParser):
     """A line as the value that it holds in JSON.
 
     Args:
-        encoding: of the text.
-        errors: the handling of undecodable bytes.
         columns: keys of the objects to keep; None for values of any kind, whole.
     """
 
@@ -107,9 +96,6 @@ class CSVParser(TextParser):
     """A record as a dict by column name.
 
     Args:
-        encoding: of the text.
-        errors: the handling of undecodable bytes.
-        cutting: of the file.
         names: of all columns, in the file's order.
         columns: the names to keep, in the sample's order.
         types: of columns, functions of `str`; the others stay `str`.
@@ -156,13 +142,7 @@ class CSVParser(TextParser):
 
 
 class FieldParser(TextParser):
-    """A CSV record as a list of its fields, as Python's csv module reads it, without that module's limit of length.
-
-    Args:
-        encoding: of the text.
-        errors: the handling of undecodable bytes.
-        cutting: of the file.
-    """
+    """A CSV record as a list of its fields, as Python's csv module reads it, without that module's limit of length."""
 
     def __init__(self, encoding: str, errors: str, cutting: Cutting) -> None:
         super().__init__(encoding, errors)
@@ -246,7 +226,6 @@ def functions_of(types: Mapping[str, Convert] | Convert | None, columns: Sequenc
 
     Raises:
         MissingColumnError: a type is given for a column that does not exist.
-        TypeError: a type cannot be called.
     """
     if types is None:
         return {}

@@ -18,15 +18,7 @@ from stoker.sources.storage_of import SourceFiles
 
 
 class RecordStream(FileStream):
-    """Records of text files, in sequence: the base of the public classes.
-
-    Args:
-        source: of the samples.
-        transform: a function of the sample.
-
-    Attributes:
-        files: the paths of the files, in order.
-    """
+    """Records of text files, in sequence: the base of the public classes."""
 
     def __init__(self, source: UntransformedRecords, transform: Callable[[Any], Any] | None) -> None:
         super().__init__(source.files.names, source, transform)
@@ -36,14 +28,8 @@ class UntransformedRecords(PartStream[Any]):
     """The samples of files, before a transform.
 
     Args:
-        files: the files.
-        cutting: how they are cut into records.
         parser: makes a sample of a record.
-        encoding: of the text.
         first: the number of the first record of a file that is a sample.
-
-    Raises:
-        MissingExtraError: a file is compressed with zstd, and the package is not installed.
     """
 
     def __init__(self, files: SourceFiles, cutting: Cutting, parser: TextParser, encoding: str, first: int = 0) -> None:

@@ -133,10 +133,6 @@ class TextLineStream(RecordStream):
 
 
 def checked_transform(transform: Any) -> None:
-    """Checks that a transform is a function or None.
-
-    Raises:
-        TypeError: it cannot be called.
-    """
+    """Checks that a transform is a function or None."""
     if transform is not None and not callable(transform):
         raise TypeError(f"transform is a {type(transform).__name__}, expected a function of the sample")

@@ -165,7 +165,6 @@ class SampleLayout:
     """The columns of a shard's samples.
 
     Args:
-        names: of all columns.
         encodings: of all columns, as texts.
         sizes: of all columns in bytes; None where each sample states it.
         columns: the columns to decode, in the order of the sample.
@@ -178,11 +177,7 @@ class SampleLayout:
         self._wanted = [(name, names.index(name), value_of(encodings[names.index(name)])) for name in columns]
 
     def __call__(self, data: bytes) -> dict[str, Any]:
-        """Returns a sample by column.
-
-        Raises:
-            RecordError: the bytes do not fit the columns, or a value does not fit its encoding.
-        """
+        """Returns a sample by column."""
         place = 4 * self._stated
         stated = iter(np.frombuffer(data[:place], "<u4").tolist())
         begins = [place]

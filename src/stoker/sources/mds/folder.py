@@ -27,13 +27,7 @@ INDEX = "index.json"
 
 
 class FoundFile(NamedTuple):
-    """A file of a folder that is there.
-
-    Attributes:
-        name: of the file in the folder.
-        place: its path or URL.
-        version: of the file.
-    """
+    """A file of a folder that is there."""
 
     name: str
     place: str
@@ -45,7 +39,6 @@ class MDSFolder:
 
     Args:
         folder: its path or URL.
-        storage_options: of object stores, see `ObjectStorage`.
         cache: a folder that keeps the data that is read; None for none.
         cache_size: bytes that the cache may take.
 
@@ -56,7 +49,6 @@ class MDSFolder:
     Attributes:
         path: of the folder; of a URL, without secrets.
         index: the place of index.json.
-        storage: from which the files are read.
     """
 
     def __init__(
@@ -82,12 +74,7 @@ class MDSFolder:
         self.storage = storage_of(self.index, storage_options, cache, cache_size)
 
     def read_index(self) -> bytes:
-        """Returns the contents of index.json.
-
-        Raises:
-            FileNotFoundError: there is none.
-            OSError: it cannot be read.
-        """
+        """Returns the contents of index.json."""
         try:
             file = (self.storage if self._is_remote else LocalStorage()).open(self.index)
         except FileNotFoundError:
@@ -108,9 +95,6 @@ class MDSFolder:
 
         A store is asked for many files at once, for all by the same place in their lists, and for those that are
         missing one by one.
-
-        Raises:
-            OSError: the store cannot be asked.
         """
         if not self._is_remote:
             return [next((file for name in each if (file := self._local(name)) is not None), None) for each in names]
@@ -170,13 +154,8 @@ class Shard:
 
     Attributes:
         path: of the file that is there: the shard, or its compressed form. Of a URL, without secrets.
-        place: its path or URL.
         compression: its name; None if the file is the shard itself.
-        samples: their number.
         size: of the shard in bytes, decompressed.
-        version: of the file.
-        names: of the columns.
-        encodings: of the columns.
         sizes: of the columns; None where each sample states it.
     """
 
@@ -195,11 +174,7 @@ def shards_in(folder: MDSFolder) -> list[Shard]:
     """Returns the shards of a folder, in order.
 
     Raises:
-        FileNotFoundError: there is no index.json, or a shard is missing.
         ShardError: index.json is damaged or of another format, or a shard is truncated.
-        MissingExtraError: a shard is compressed with zstd, and its package is not installed.
-        ValueError: a shard is compressed in another way.
-        OSError: the folder cannot be read.
     """
     path, contents = shown(folder.index), folder.read_index()
     try:
@@ -294,9 +269,6 @@ class ShardReader:
     """Reads samples of shards. Thread safe; each process opens files for itself.
 
     Of a shard in a store, the table of places is read once and kept, so a sample is one request.
-
-    Args:
-        storage: of the shards.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -310,10 +282,8 @@ class ShardReader:
         """Returns the bytes of a sample of a shard.
 
         Raises:
-            OSError: the shard cannot be read.
             ShardError: it is damaged.
             FileChangedError: it was changed since the dataset was made.
-            RecordError: the place of the sample is not in the shard.
         """
         begin, end = np.frombuffer(self._places(shard, number), "<u4").tolist()
         if not 4 * (shard.samples + 2) <= begin <= end <= shard.size:

@@ -55,8 +55,6 @@ class DecodedFiles:
 
         Args:
             place: of the Parquet file, without secrets.
-            version: of it.
-            columns: that are decoded.
             group: the number of the row group in the file.
         """
         name = repr((os.path.abspath(place) if "://" not in place else place, tuple(version), columns, group))
@@ -64,12 +62,7 @@ class DecodedFiles:
         return os.path.join(self.folder, digest + _SUFFIX)
 
     def find(self, arrow: Any, path: str) -> Any:
-        """Returns the table in a file, over its mapped pages; None if there is no such file, or it is damaged.
-
-        Args:
-            arrow: the module `pyarrow`.
-            path: of the file.
-        """
+        """Returns the table in a file, over its mapped pages; None if there is no such file, or it is damaged."""
         try:
             return arrow.ipc.open_file(arrow.memory_map(path)).read_all()
         except FileNotFoundError:

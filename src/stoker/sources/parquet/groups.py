@@ -11,13 +11,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from stoker.errors import (
-    FileChangedError,
-    MissingColumnError,
-    MissingExtraError,
-    ParquetFileError,
-    SchemaMismatchError,
-)
+from stoker.errors import FileChangedError, MissingColumnError, MissingExtraError, ParquetFileError, SchemaMismatchError
 from stoker.sources.parquet.decoded_files import DecodedFiles
 from stoker.sources.parquet.values import DecodedGroup, Partitions, SampleOrigin, check_equal
 from stoker.sources.per_process import MOST_OPEN, PerProcess
@@ -60,13 +54,11 @@ class RowGroups:
         FileNotFoundError: a path or pattern leads to no file.
         TypeError: `columns` is a single text.
         ValueError: there are no files, no columns, or no rows; or `partitioning` is another value.
-        MissingExtraError: pyarrow is not installed.
         ParquetFileError: a file is truncated, damaged, or no Parquet file.
         MissingColumnError: a file has no such column.
         SchemaMismatchError: two files have different columns, or types of them.
 
     Attributes:
-        files: the paths, in order.
         columns: the names of the columns, in the order of a sample.
         sizes: the number of rows of each row group.
         ends: the number of rows in each row group and all before it.
@@ -152,7 +144,6 @@ class RowGroups:
             FileChangedError: the file was changed since its footer was read.
             ParquetFileError: the file is damaged.
             SchemaMismatchError: a column is a partition too, with another value.
-            OSError: the file cannot be read.
         """
         return self._decoded(number, self._table(number))
 

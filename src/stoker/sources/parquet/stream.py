@@ -106,9 +106,6 @@ class _Piece(NamedTuple):
     few row groups with all their pieces, rather than a piece of each.
 
     Attributes:
-        number: of the piece.
-        group: the number of the row group.
-        begin: its first row.
         end: the row behind its last.
     """
 

@@ -26,7 +26,6 @@ class DecodedGroup:
     """The columns of a row group in memory. Immutable, thread safe.
 
     Args:
-        arrow: the module `pyarrow`.
         table: the row group, an Arrow table.
         columns: the names of the columns, in the order of a sample.
         origin: returns the file of a row, and its number there.
@@ -57,11 +56,7 @@ class DecodedGroup:
         ]
 
     def row(self, row: int) -> dict[str, Any]:
-        """Returns the row as a dict by column; its arrays are copies.
-
-        Raises:
-            ParquetValueError: a value has no equivalent in Python, or is damaged.
-        """
+        """Returns the row as a dict by column; its arrays are copies."""
         name = ""
         try:
             return {(name := each): read(row) for each, read in self._reads}
@@ -234,7 +229,6 @@ class Partitions:
     a file whose path does not have it. If a path has it twice, the first one counts.
 
     Args:
-        arrow: the module `pyarrow`.
         files: names of the files, for messages.
         folders: the names of the folders above each file that may be partitions.
 
@@ -243,7 +237,6 @@ class Partitions:
 
     Attributes:
         names: of the partitions, in the order in which the paths have them.
-        texts: of each file.
     """
 
     def __init__(self, arrow: Any, files: list[str], folders: list[list[str]]) -> None:
@@ -291,13 +284,7 @@ def check_equal(arrow: Any, table: Any, texts: Texts, path: str) -> None:
     """Checks that the columns of a row group that are partitions too have the value of the partition.
 
     Args:
-        arrow: the module `pyarrow`.
         table: the row group, an Arrow table.
-        texts: of the partitions.
-        path: of the file, for messages.
-
-    Raises:
-        SchemaMismatchError: a column has another value.
     """
     for name in texts.keys() & set(table.column_names):
         column, text = table.column(name), texts[name]
@@ -347,8 +334,6 @@ def transformed(transform: Callable[[Any], Any], sample: Any, find: Callable[[],
     """Returns the result of a transform, which can ask for the origin of its sample.
 
     Args:
-        transform: the user's function.
-        sample: its argument.
         find: returns the origin. It is called only if the transform asks for it, or raises.
 
     Raises: what the transform raises, with a note that names the origin.

@@ -31,11 +31,7 @@ _inherited: list[Any] = []
 
 
 class Selection(ABC):
-    """The rows that a query selects, in its order.
-
-    Attributes:
-        columns: the names of the columns.
-    """
+    """The rows that a query selects, in its order."""
 
     columns: list[str]
 
@@ -67,11 +63,6 @@ class Connection(ABC):
     def select(self, query: str, parameters: Parameters, shown: str) -> Selection:
         """Runs a query.
 
-        Args:
-            query: the statement.
-            parameters: its parameters.
-            shown: the query in messages.
-
         Raises:
             DatabaseConnectionError: the connection has ended.
             QueryError: the database refuses the query, or two columns have one name.
@@ -84,10 +75,6 @@ class Connection(ABC):
 
 class DirectConnection(Connection):
     """A connection in this process.
-
-    Args:
-        database: the database.
-        shown: the query in messages.
 
     Raises:
         FileNotFoundError, DatabaseConnectionError: it cannot be opened.
@@ -159,7 +146,6 @@ class RowRecords(NamedTuple):
 
     Attributes:
         lengths: the number of bytes of each, as 64-bit integers.
-        data: all of them.
     """
 
     lengths: array[int]
@@ -211,10 +197,6 @@ class CleanConnection(Connection):
 
     The interpreter is sent the URL and the queries through a pipe, and returns rows as records. It reads ahead by what
     fits in the pipe and one portion. It ends when this process does, however that ends.
-
-    Args:
-        database: the database.
-        shown: the query in messages.
 
     Raises:
         FileNotFoundError, DatabaseConnectionError: it cannot be opened.
@@ -362,14 +344,8 @@ def _send(answers: Any, what: Any) -> None:
 def connect(database: Database, shown: str) -> Connection:
     """Returns a new connection.
 
-    Args:
-        database: the database.
-        shown: the query in messages.
-
     Raises:
-        FileNotFoundError: there is no such file.
         DatabaseConnectionError: the database cannot be opened or reached.
-        MissingExtraError: the driver is not installed.
     """
     kind = CleanConnection if database.wants_clean_interpreter else DirectConnection
     return kind(database, shown)

@@ -16,7 +16,6 @@ def database_of(url: str) -> Database:
 
     Raises:
         ValueError: it is no URL, or cannot be read. The message holds no part of it that may be secret.
-        MissingExtraError: the driver is not installed.
     """
     if url.startswith(database.SQLITE):
         return SQLiteDatabase(url)
@@ -70,11 +69,7 @@ class SQLAlchemyDatabase(Database):
         self.shown = f"{parts.drivername}://{parts.host or ''}{port}/{parts.database or ''}"
 
     def open(self) -> Any:
-        """Returns a connection.
-
-        Raises:
-            MissingExtraError: the driver is not installed.
-        """
+        """Returns a connection."""
         sqlalchemy = _sqlalchemy()
         try:
             engine = sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, hide_parameters=True)
@@ -83,11 +78,7 @@ class SQLAlchemyDatabase(Database):
         return engine.connect().execution_options(stream_results=True)
 
     def execute(self, handle: Any, query: str, parameters: Parameters) -> Cursor:
-        """Runs a query.
-
-        Raises:
-            TypeError: the parameters are a sequence.
-        """
+        """Runs a query."""
         if parameters is not None and not isinstance(parameters, Mapping):
             raise TypeError(
                 f"parameters for {self.shown} are a {type(parameters).__name__}, expected a dict: SQLAlchemy binds "

@@ -22,7 +22,6 @@ class QueryRows(Stream[dict[str, Any]]):
     """The rows of a query, as dicts.
 
     Args:
-        query: the query.
         parts: the number of parts, or the keys at which the parts but the first begin. Without a key, there is one.
 
     Raises:
@@ -63,11 +62,7 @@ class QueryRows(Stream[dict[str, Any]]):
 
 
 def _cuts_in(state: State, cuts: list[Any]) -> list[Any]:
-    """Returns the cuts that a state was taken with: those of the stream may have moved since, with the table.
-
-    Raises:
-        StateMismatchError: shares of the state have different cuts.
-    """
+    """Returns the cuts that a state was taken with: those of the stream may have moved since, with the table."""
     shares = state.get("shards")
     saved = [share["cuts"] for share in shares.values() if "cuts" in share] if isinstance(shares, dict) else []
     if any(other != saved[0] for other in saved):
@@ -82,7 +77,6 @@ class _Place:
 
     Attributes:
         row: the last row that was given, or None. Without a key, of a state.
-        key: its key.
         rows: the number of rows that were given, without a key.
         mark: the checksum of the last, where a state is the only trace of it.
     """
@@ -238,11 +232,7 @@ class _RowIterator(StreamIterator[dict[str, Any]]):
         return selection
 
     def _given_before(self) -> int:
-        """Returns how many of the fetched rows were given before the query was run again.
-
-        Raises:
-            StateMismatchError: the last of them is another now.
-        """
+        """Returns how many of the fetched rows were given before the query was run again."""
         if self._is_keyed:
             to_json(self._fetched[0][self._key_column])
         if self._is_known:

@@ -21,10 +21,7 @@ class RowQuery:
     """A query of a database: a value that can be pickled and holds no connection.
 
     Args:
-        text: the statement.
-        url: of the database.
         key: a column, or None.
-        parameters: of the statement.
     """
 
     def __init__(self, text: str, url: str, key: str | None, parameters: Parameters) -> None:
@@ -85,11 +82,7 @@ _NAMES = {kind.__name__: kind for kind in _KINDS}
 
 
 def to_json(value: Any) -> Any:
-    """Returns a key as JSON holds it: a number or text as it is, another value as `{kind: text}`.
-
-    Raises:
-        QueryError: a state cannot hold a value of this type.
-    """
+    """Returns a key as JSON holds it: a number or text as it is, another value as `{kind: text}`."""
     kind = type(value)
     if kind in (int, float, str):
         return value
@@ -102,11 +95,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(stored: Any) -> Any:
-    """Returns the key.
-
-    Raises:
-        StateFormatError: it is none.
-    """
+    """Returns the key."""
     if type(stored) in (int, float, str):
         return stored
     try:
@@ -122,9 +111,6 @@ def cuts_between(
     """Returns the keys at which equal parts of a query's rows begin, but the first: `parts - 1`, ascending.
 
     The database counts the rows and numbers them by the key. Of fewer rows than parts, keys come twice.
-
-    Raises:
-        QueryError: there are no rows, a row without a key, or the database refuses the query.
     """
     name, rows = database.quoted(key), _subquery(query)
 
@@ -174,10 +160,7 @@ def select_range(
     """Returns the statement that selects the rows from key `low` on and below `high`, by key, and its parameters.
 
     Args:
-        database: the database.
         query: selects all rows.
-        parameters: of `query`.
-        key: the column.
         low: the first key; None for the beginning.
         high: the key behind the last; None for the end.
     """

@@ -112,11 +112,7 @@ class SQLStream(Stream[Any]):
 
 
 def _checked(parts: int | Sequence[Any]) -> int | list[Any]:
-    """Returns the number of parts, or the keys between them.
-
-    Raises:
-        TypeError, ValueError: as for the class.
-    """
+    """Returns the number of parts, or the keys between them."""
     if isinstance(parts, int):
         if parts < 1:
             raise ValueError(f"parts is {parts}, expected at least 1")

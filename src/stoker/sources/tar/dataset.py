@@ -157,7 +157,6 @@ class TarDataset(Dataset[Any]):
         """Returns a reader that holds the bytes of a sample, at its first member.
 
         Raises:
-            ShardError: the shard is truncated or damaged.
             ShardIndexError: the sample is not there.
         """
         shard, begin, end = self._place(number)

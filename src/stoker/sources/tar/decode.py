@@ -54,12 +54,7 @@ class SampleDecoder:
         self._transform = transform
 
     def __call__(self, sample: dict[str, Any]) -> Any:
-        """Returns the decoded and transformed sample; changes `sample`.
-
-        Raises:
-            RecordError: a decoder raised.
-            MissingExtraError: a decoder needs a package that is not installed.
-        """
+        """Returns the decoded and transformed sample; changes `sample`."""
         for extension, data in sample.items() if self._table else ():
             decoder = self._table.get(extension) or self._table.get(extension.rpartition(".")[2])
             if decoder is None or extension.startswith("__"):

@@ -34,7 +34,6 @@ def foreign_index(path: str, file: File) -> ShardIndex | None:
 
     Raises:
         ShardIndexError: the file does not belong to the shard: it is damaged, or names bytes behind the shard's end.
-        OSError: it cannot be read.
     """
     stem = path.removesuffix(".tar")
     folder, name = os.path.split(path)
@@ -120,10 +119,6 @@ def _begins(members: Iterable[tuple[int, int, Any]]) -> list[int]:
 def wids_shards(path: str) -> list[tuple[str, int]] | None:
     """Returns the shards that a wids index names, as paths beside it or URLs, with their numbers of samples; None if
     the JSON file is no such index.
-
-    Raises:
-        ValueError: the file is not JSON, or an entry has no path or number.
-        OSError: it cannot be read.
     """
     with open(path, encoding="utf-8") as file:
         content = json.load(file)
@@ -157,11 +152,7 @@ class AllowedPlaces:
                 self._folders.add(os.path.dirname(os.path.abspath(place)))
 
     def check(self, places: Iterable[str], playlist: str) -> None:
-        """Checks places that a playlist names.
-
-        Raises:
-            PlaylistError: one is not allowed.
-        """
+        """Checks places that a playlist names."""
         for place in places:
             if is_remote(place):
                 if _host_of(place) not in self._hosts:
@@ -197,14 +188,7 @@ def check_no_end(path: str, file: File, storage: Storage, folder: Folder | None,
     """Warns of a shard that is read in sequence and has no end mark, once for a stream.
 
     Args:
-        path: of the shard.
-        file: the shard.
-        storage: of the shard.
         folder: of indexes.
-        once: of the stream.
-
-    Raises:
-        ShardError: an index says that the shard was longer.
     """
     size = file.version.size
     try:

@@ -53,7 +53,6 @@ class ShardIndex:
         offsets: the byte at which each sample begins, and the byte at which the last one ends: n + 1 times uint64.
         checks: the CRC-32 of the first header block of each sample: n times uint32; None in an index of another
             library.
-        version: of the shard that was indexed.
         digest: a hash of the shard's header blocks; empty in an index of another library.
     """
 
@@ -206,7 +205,6 @@ def local_place(path: str, folder: Folder | None) -> str:
     """Returns the file of this machine in which the index of a shard lies, or would.
 
     Args:
-        path: of the shard.
         folder: of indexes; None for the shard's own folder, or the user's cache folder if the shard is remote.
     """
     return index_place(path, SUFFIX, folder)
@@ -218,7 +216,6 @@ def existing_index(path: str, storage: Storage, folder: Folder | None = None) ->
 
     Raises:
         ShardIndexError: it is damaged.
-        OSError: it cannot be read.
     """
     place = local_place(path, folder)
     if os.path.exists(place):
@@ -240,16 +237,12 @@ def index_of(path: str, file: File, storage: Storage, folder: Folder | None = No
     """Returns the index of a shard: the one that exists, or a new one, which is written if its folder allows it.
 
     Args:
-        path: of the shard.
-        file: the shard.
-        storage: of the shard.
         folder: as in `local_place`.
 
     Raises:
         ShardError: the shard is truncated or damaged.
         ShardIndexError: the index does not belong to the shard. An index of a remote shard is then made anew.
         DuplicateKeyError: two samples have the same key.
-        OSError: the shard cannot be read.
     """
     name, place = shown(path), local_place(path, folder)
     existing = existing_index(path, storage, folder)

@@ -39,7 +39,6 @@ class MemberReader:
     The attributes describe the current member: reading them is cheaper than an object for each member.
 
     Args:
-        file: the open shard.
         path: its path, for messages.
         position: the byte of the first header to read.
         window: bytes read at once.
@@ -326,9 +325,6 @@ def parsed(block: bytes) -> tuple[int, bytes, int]:
     """Returns the type flag, the name and the size of the data in a header, a block of 512 bytes.
 
     The name and size of a preceding extension header take precedence over these.
-
-    Raises:
-        HeaderError: it is not a header.
     """
     try:
         checksum = int(block[148:154] if block[154] in _ENDS else block[148:156].rstrip(b" \0"), 8)
@@ -367,11 +363,7 @@ def _unusual_size(block: bytes) -> int:
 
 
 def pax_records(data: bytes) -> dict[bytes, bytes]:
-    """Returns the records of a pax header by their keywords.
-
-    Raises:
-        HeaderError: the records are damaged.
-    """
+    """Returns the records of a pax header by their keywords."""
     records: dict[bytes, bytes] = {}
     place = 0
     while place < len(data) and data[place]:

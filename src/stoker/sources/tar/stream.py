@@ -140,8 +140,6 @@ class UndecodedTarStream(PartStream[dict[str, Any]]):
     """The samples of shards as bytes.
 
     Args:
-        shards: their paths.
-        storage: of the shards.
         seed: of the order of the pieces; None for that of the shards.
         index_folder: where indexes may lie.
     """
@@ -283,27 +281,16 @@ class _OpenShard:
     """A shard that is read piece by piece.
 
     Args:
-        number: of the shard.
-        path: of the shard.
-        file: the shard.
-        pieces: of the shard.
         starts: the bytes at which its pieces begin, from the first on, as far as known; more are added.
         on_no_end: called if the shard has no end mark.
 
     Attributes:
-        number: of the shard.
         piece: the current piece; -1 before the first.
         is_begun: whether a sample of the piece was read, or the piece was resumed.
     """
 
     def __init__(
-        self,
-        number: int,
-        path: str,
-        file: File,
-        pieces: int,
-        starts: list[int],
-        on_no_end: Callable[[int], object],
+        self, number: int, path: str, file: File, pieces: int, starts: list[int], on_no_end: Callable[[int], object]
     ) -> None:
         self.number = number
         self.piece = -1
@@ -335,10 +322,6 @@ class _OpenShard:
             piece: its number in the shard.
             resumed: a byte and the shard's size, from the state.
             last: the last of the pieces that will be read on from this one.
-
-        Raises:
-            ShardError: the shard is truncated or damaged before the piece.
-            StateMismatchError: the shard has another size, or no member begins at the byte.
         """
         if resumed is not None and resumed[1] != self.size:
             raise StateMismatchError(

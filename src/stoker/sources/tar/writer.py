@@ -135,7 +135,6 @@ class _OpenShardWriter:
     Attributes:
         path: its name when it is complete.
         offsets: the byte at which each sample begins.
-        size: bytes written.
         process: that writes it; in a forked child, the shard is the parent's.
     """
 

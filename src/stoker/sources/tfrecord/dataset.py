@@ -155,12 +155,7 @@ class TFRecordDataset(Dataset[Any]):
 def decoder_of(
     columns: Sequence[str] | None, scalars: Sequence[str], decode: bool, transform: Any
 ) -> ExampleDecoder | None:
-    """Returns the decoder of records, or None for their bytes.
-
-    Raises:
-        TypeError: `columns` or `scalars` is a single text, or `transform` cannot be called.
-        ValueError: there are no columns, or arguments do not go together.
-    """
+    """Returns the decoder of records, or None for their bytes."""
     if transform is not None and not callable(transform):
         raise TypeError(f"transform is a {type(transform).__name__}, expected a function of the sample")
     for name, value in (("columns", columns), ("scalars", scalars)):

@@ -29,11 +29,7 @@ Checksum = Callable[[bytes], int]
 
 
 def checksum() -> Checksum:
-    """Returns the function that gives the CRC-32C of bytes.
-
-    Raises:
-        MissingExtraError: its package is not installed.
-    """
+    """Returns the function that gives the CRC-32C of bytes."""
     try:
         import google_crc32c
     except ImportError as error:
@@ -46,11 +42,7 @@ def checksum() -> Checksum:
 
 
 def length_of(head: bytes, path: str, begin: int, crc: Checksum | None) -> int:
-    """Returns the number of bytes of data of the record that begins with `head`, 12 bytes.
-
-    Raises:
-        ShardError: the head is cut off, or its checksum is another.
-    """
+    """Returns the number of bytes of data of the record that begins with `head`, 12 bytes."""
     if len(head) < HEAD:
         raise ShardError(f"{path} ends within the record at byte {begin}: was it written and copied completely?")
     length, check = struct.unpack("<QI", head)
@@ -63,11 +55,7 @@ def length_of(head: bytes, path: str, begin: int, crc: Checksum | None) -> int:
 
 
 def data_of(rest: bytes, length: int, path: str, begin: int, crc: Checksum | None) -> bytes:
-    """Returns the data of a record of which `rest` is what follows its head.
-
-    Raises:
-        ShardError: the record is cut off, or the checksum of the data is another.
-    """
+    """Returns the data of a record of which `rest` is what follows its head."""
     if len(rest) < length + TAIL:
         raise ShardError(f"{path} ends within the record at byte {begin}: was it written and copied completely?")
     data = rest[:length]
@@ -83,15 +71,11 @@ def record_offsets(path: str, file: File, storage: Storage, crc: Checksum | None
     index of a remote file lies in the user's cache folder.
 
     Args:
-        path: of the file.
         file: the file itself, open.
-        storage: of the file.
         crc: the function for checksums; None not to check.
 
     Raises:
         ShardError: the file is truncated or damaged.
-        FileChangedError: it was written to meanwhile.
-        OSError: it cannot be read.
     """
     index_path, name = index_place(path, ".records.index"), shown(path)
     identity = {"format": _FORMAT, **file.version._asdict()}
@@ -150,11 +134,7 @@ class ExampleDecoder:
         self._scalars = scalars
 
     def __call__(self, data: bytes) -> dict[str, Any]:
-        """Returns the features by name: lists of bytes, arrays of float32 or int64, or single values.
-
-        Raises:
-            RecordError: the bytes are no Example, a feature is missing, or a scalar has not exactly one value.
-        """
+        """Returns the features by name: lists of bytes, arrays of float32 or int64, or single values."""
         try:
             features = _features(data)
         except (ValueError, IndexError, struct.error) as error:
@@ -244,11 +224,7 @@ def _packed_integers(data: bytes) -> Any:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Yields number, wire type and value of each field of a message.
-
-    Raises:
-        ValueError: the message is cut off or damaged.
-    """
+    """Yields number, wire type and value of each field of a message."""
     place, size = 0, len(data)
     while place < size:
         tag, place = _varint(data, place)

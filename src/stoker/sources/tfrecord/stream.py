@@ -85,9 +85,7 @@ class ExampleStream(PartStream[Any]):
     """The records of files, before a transform.
 
     Args:
-        files: the files.
         decoder: of the records; None for their bytes.
-        check: whether to compare checksums.
     """
 
     def __init__(self, files: SourceFiles, decoder: ExampleDecoder | None, check: bool) -> None:

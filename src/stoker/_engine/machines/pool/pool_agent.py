@@ -24,6 +24,7 @@ from stoker._engine.activity import SIZE
 from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.fresh_interpreter import launch
 from stoker._engine.machines.agent import ALONE, Agent, AgentOrder, AgentsWorker, Contents, preparation_for
+from stoker._engine.machines.node_copy import NodeCopy
 from stoker._engine.machines.pool.pool_process import END, NUMBER, SHARES, SIZE_OF, PoolPlan, Seat
 from stoker._engine.process import linux
 from stoker._engine.process.deadlines import REAP
@@ -78,6 +79,7 @@ class PoolAgent(Agent):
                     "sampler divide the dataset), or a set of texts (PYTHONHASHSEED=0)."
                 )
             if host is None or host.parts.digest != parts.digest or host.has_ended():
+                self._host = None
                 if host is not None:
                     host.close()
                 self._host = PoolHost(_fetched(contents[0]), order)
@@ -121,8 +123,9 @@ class PoolHost:
         pickled, large, modules = contents
         self._requests, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
-        stream, buffers = Block(), Block()
+        stream = Block()
         stream.write(pickled.data)
+        self._copy = NodeCopy(self.parts.digest, [view.data for view in large])
         head = Head(
             entry="stoker._engine.machines.pool.pool_process:run",
             fds=[theirs.fileno(), lifeline],
@@ -130,14 +133,14 @@ class PoolHost:
             preparation=preparation_for(order),
             modules=list(modules),
             plan=pickle.dumps(PoolPlan(order.pool.once, self.parts.classes)),
-            buffers=buffers.fd,
-            places=[(buffers.align(segments.PAGE), buffers.write(view.data)) for view in large],
+            buffers=self._copy.fd,
+            places=self._copy.places,
             tracker=None,
         )
         self._pid = launch(stream, head)
         self._lock = threading.Lock()
         self._has_ended = False
-        for descriptor in (lifeline, stream.fd, buffers.fd):
+        for descriptor in (lifeline, stream.fd):
             os.close(descriptor)
         theirs.close()
 
@@ -157,6 +160,7 @@ class PoolHost:
         """Ends the process, and with it all workers."""
         if not self.has_ended():
             linux.end(self._pid)
+        self._copy.close()
         self._requests.close()
         os.close(self._lifeline)
 

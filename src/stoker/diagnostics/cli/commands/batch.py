@@ -38,11 +38,7 @@ def batch(
 
 
 def place_of(loader: Any, step: int) -> tuple[int, int]:
-    """Returns the epoch, and the batch in it, of a step that is counted over all epochs.
-
-    Raises:
-        CommandError: epochs have no known length.
-    """
+    """Returns the epoch, and the batch in it, of a step that is counted over all epochs."""
     try:
         length = len(loader)
     except (TypeError, NotImplementedError):

@@ -7,9 +7,8 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stoker.diagnostics.cli.output import CommandError, console_of, print_json
+from stoker.diagnostics.cli.output import CommandError, print_json, samples_bar
 from stoker.diagnostics.target import find
 
 SHOWN = 10
@@ -32,21 +31,10 @@ def check(
     from stoker.diagnostics.checks.every_sample import check_samples
 
     dataset = _dataset(source)
-    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
-    # `auto_refresh` would start a thread, and workers are forked from this process
-    with Progress(
-        *columns, console=console_of(sys.stderr), auto_refresh=False, disable=not sys.stderr.isatty()
-    ) as progress:
-        task = progress.add_task("checking", total=None)
-
-        def show(done: int, of: int) -> None:
-            progress.update(task, completed=done, total=of)
-            progress.refresh()
-
-        shown = show if sys.stderr.isatty() else None
-        number = cpus().number if workers is None else workers
+    number = cpus().number if workers is None else workers
+    with samples_bar("checking") as show:
         try:
-            done = check_samples(dataset, out, workers=number, labels=labels, on_progress=shown)
+            done = check_samples(dataset, out, workers=number, labels=labels, on_progress=show)
         except KeyboardInterrupt:
             raise CommandError("interrupted: the same command goes on from there") from None
         except OSError as error:

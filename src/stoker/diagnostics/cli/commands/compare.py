@@ -72,10 +72,7 @@ def compare(
     check_engine("stoker")
     known = EngineRounds(words, batches, time, rounds, loader)
     failure: ProgramFailedError | None = None
-    with (
-        StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line,
-        interruptible() as interrupted,
-    ):
+    with StatusLine(sys.stderr, () if as_json else (sys.stdout,)) as line, interruptible() as interrupted:
         try:
             known.run(lambda state: line.show(f"stoker compare: {state}"))
         except ProgramFailedError as error:

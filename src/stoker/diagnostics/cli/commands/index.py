@@ -21,7 +21,6 @@ class IndexedShard:
     """The result for a shard.
 
     Attributes:
-        shard: its place.
         index: the place of its index; None if it failed.
         samples: in it; None if it failed, or if its index is not on this machine.
         is_new: whether the index was written now.

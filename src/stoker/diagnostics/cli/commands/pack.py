@@ -9,9 +9,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stoker.diagnostics.cli.output import CommandError, console_of, print_json, size
+from stoker.diagnostics.cli.output import CommandError, print_json, samples_bar, size
 from stoker.diagnostics.target import find
 
 if TYPE_CHECKING:
@@ -46,16 +45,7 @@ def pack(
 
     dataset = ImageFolder(source) if os.path.isdir(source) else _dataset(source)
     limit = bytes_of(max_size)
-    console = console_of(sys.stderr)
-    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
-    # `auto_refresh` would start a thread, and workers are forked from this process
-    with Progress(*columns, console=console, auto_refresh=False, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("packing", total=None)
-
-        def show(done: int, of: int) -> None:
-            progress.update(task, completed=done, total=of)
-            progress.refresh()
-
+    with samples_bar("packing") as show:
         try:
             done = packing.pack(
                 dataset,
@@ -65,7 +55,7 @@ def pack(
                 max_count=max_count,
                 max_size=limit,
                 verify=verify,
-                on_progress=show if sys.stderr.isatty() else None,
+                on_progress=show,
             )
         except KeyboardInterrupt:
             raise CommandError("interrupted: the same command goes on where complete files end") from None
@@ -104,11 +94,7 @@ def _dataset(source: str) -> Any:
 
 
 def bytes_of(text: str) -> int:
-    """Returns a size such as `500MB` or `1GiB` as a number of bytes.
-
-    Raises:
-        CommandError: it is no size.
-    """
+    """Returns a size such as `500MB` or `1GiB` as a number of bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?|)B?", text.strip().upper())
     if match is None or not float(match[1]):
         raise CommandError(f"{text!r} is no size: write a number of bytes, such as 500MB or 1GiB")

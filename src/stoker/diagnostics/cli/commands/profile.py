@@ -54,8 +54,7 @@ def profile(
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report: one HTML file, which opens offline.")] = None,
     trace: Annotated[
-        Path | None,
-        typer.Option(help="With MODULE:LOADER: write the timeline as Chrome JSON, for ui.perfetto.dev."),
+        Path | None, typer.Option(help="With MODULE:LOADER: write the timeline as Chrome JSON, for ui.perfetto.dev.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -152,11 +151,7 @@ def live(known: Measurements, batches: int) -> str:
 
 
 def ours(loader: Any, name: str, workers: int | None) -> DataLoader[Any]:
-    """Returns the loader that is measured: a copy on Stoker's engine, of a torch loader too.
-
-    Raises:
-        CommandError: a dataset was named, or a loader that cannot be taken over.
-    """
+    """Returns the loader that is measured: a copy on Stoker's engine, of a torch loader too."""
     if loader is None:
         raise CommandError(f"{name} is a dataset: name the loader, or a function that makes it")
     from stoker.loader.dataloader import DataLoader  # imports torch, and other commands do without
@@ -208,13 +203,7 @@ def show(console: Console, profile: LoaderProfile, said: Sequence[str] = ()) -> 
 
 
 def remarks(found: ScriptProfile, interrupted: bool, failed: bool) -> list[str]:
-    """Returns sentences on the program and on the measurement.
-
-    Args:
-        found: the profile.
-        interrupted: whether Ctrl-C ended it.
-        failed: whether the program failed.
-    """
+    """Returns sentences on the program and on the measurement."""
     name = found.site if found.rank is None else f"{found.site} of rank {found.rank}"
     if found.refused is None:
         place = "" if found.is_own else ", which was put in the place of torch's"

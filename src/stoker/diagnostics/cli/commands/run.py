@@ -169,9 +169,6 @@ def checked_command(arguments: list[str], module: str | None, name: str = "run")
         arguments: the script and its arguments, or those of the module.
         module: in place of a script, or None.
         name: of Stoker's command, for the error.
-
-    Raises:
-        CommandError: there is no such script.
     """
     if module is not None:
         return command_of(None, module, arguments)
@@ -210,11 +207,7 @@ def _misplaced(script: str, arguments: Sequence[str], name: str) -> str | None:
 
 
 def check_engine(engine: str) -> None:
-    """Refuses Stoker's engine where this version cannot be installed under torch's loaders.
-
-    Raises:
-        CommandError: there is no `stoker.install`.
-    """
+    """Refuses Stoker's engine where this version cannot be installed under torch's loaders."""
     if engine == "stoker" and "install" not in HOMES:
         raise CommandError("--engine stoker needs stoker.install(), which this version lacks: use --engine torch")
 

@@ -57,8 +57,7 @@ GridWorkers = Annotated[
     str | None, typer.Option("--workers", help="Numbers of workers of the grid: 0,1,2,4. Else 0 up to the CPUs.")
 ]
 PlotFile = Annotated[
-    str | None,
-    typer.Option("--plot", metavar="FILE", help="Write the curves of the grid: .html, .png, .svg or .pdf."),
+    str | None, typer.Option("--plot", metavar="FILE", help="Write the curves of the grid: .html, .png, .svg or .pdf.")
 ]
 
 
@@ -146,11 +145,7 @@ def bench_of(
     loader: str | None,
     sizes: tuple[int, ...],
 ) -> SettingBench:
-    """Returns the bench for a script, a module that is run, or `module:object`.
-
-    Raises:
-        CommandError: there is no such script, or an option does not fit.
-    """
+    """Returns the bench for a script, a module that is run, or `module:object`."""
     if module is None and words and is_target(words[0]):
         if len(words) > 1:
             raise CommandError(f"{words[1]} is left over: options stand before {words[0]}, which takes no arguments")
@@ -185,12 +180,7 @@ def as_dict(
 
 
 def show(
-    console: Console,
-    about: BenchedLoader,
-    tuning: Tuning,
-    search: SettingSearch,
-    best: SettingTrial,
-    interrupted: bool,
+    console: Console, about: BenchedLoader, tuning: Tuning, search: SettingSearch, best: SettingTrial, interrupted: bool
 ) -> None:
     """Prints the curve, the gain of the best setting, and the line to paste."""
     console.print(f"{about.name} {about.dataset}, on {'Stoker' if about.engine == 'stoker' else 'torch'}'s engine")
@@ -314,13 +304,7 @@ def measure_grid(
     Args:
         command: by which it was called, without `stoker`.
         target: as of `bench`, like the following.
-        workers: numbers of workers.
-        batch_sizes: of the loader.
-        step_ms: of a training step.
         each: seconds of each setting.
-        plot: the file of the curves.
-        engine: under torch's loaders.
-        as_json: whether JSON is printed.
     """
     check_engine(engine)
     if not is_target(target):
