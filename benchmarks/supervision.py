@@ -71,7 +71,7 @@ WITHOUT: dict[str, dict[str, str]] = {
     "_engine.supervisor:Supervisor.handle": {
         "if self._is_due:": "if not self._answered:",
     },
-    "_engine.supervisor:Supervisor._after_answer": {
+    "_engine.supervisor:Supervisor._take_answer": {
         "worker.unseen += seconds": "",
         "if self._recycling_policy.counts or worker.retires or worker.drains or worker.unseen >= LOOK:": "if False:",
     },

@@ -322,7 +322,7 @@ def test_worker_is_replaced_while_the_arena_is_full(
     monkeypatch.setattr(slot_allocator.SlotAllocator, "grant", notes)
     if when == "it waits for memory":
         monkeypatch.setattr(worker.ZygotesWorker, "send", dies)
-        monkeypatch.setattr(slot_allocator.SlotAllocator, "offer", lambda self, unit: None)  # so that each unit asks
+        monkeypatch.setattr(slot_allocator.SlotAllocator, "offer", lambda self, unit, run: [])  # so that each unit asks
     monkeypatch.setattr(split_policy, "WORTH", math.inf)  # parts of one do not wait for memory
     settings = {"num_workers": workers, "multiprocessing_context": "fork", "memory_budget": 3 << 20, "timeout": 20}
     kept, seen = [], []

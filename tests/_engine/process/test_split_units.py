@@ -218,7 +218,8 @@ class Shares(RuleBasedStateMachine):
                 self.joined[run.unit] = self.sharing.to_join(run.unit)
                 made = [row for first, last, *_ in self.joined[run.unit] for row in range(first, last)]
                 assert sorted(made) == sorted(self.made.get(run.unit, set())), "all that were made, once"
-                slot = self.lending.offer_to_share(run.unit) if made else self.lending.offer(run.unit)
+                offered = self.lending.offer_to_share(run.unit) if made else None
+                slot = offered if made else next(iter(self.lending.offer(run.unit)), None)
                 if slot is not None:
                     self.whole[run.unit] = slot
                 assert slot is not None or all(part[3] is None for part in self.joined[run.unit])

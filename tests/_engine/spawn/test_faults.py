@@ -265,7 +265,7 @@ def test_wait_for_memory_while_unwatched_is_not_a_stall(monkeypatch: pytest.Monk
     """The trainer computes for longer than a unit may take, and comes back to a worker that has asked it for memory."""
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep)
     monkeypatch.setattr(trainer, "time", clock)
-    monkeypatch.setattr(lending.SlotAllocator, "offer", lambda lending, unit: None)  # so that each unit asks
+    monkeypatch.setattr(lending.SlotAllocator, "offer", lambda lending, unit, run: [])  # so that each unit asks
     run = Run(Numbers(), shuffle=False, num_workers=1, prefetch_factor=2, stall_warning=600)
     iterator: Any = iter(run.loader)
     backend = iterator._backend

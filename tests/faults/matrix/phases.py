@@ -176,7 +176,7 @@ def write(blow: Blow, patch: pytest.MonkeyPatch, **settings: Any) -> Any:
 
     if blow.fault == "half a message":  # the one in which it asks for a slot
         patch.setattr(worker.ZygotesWorker, "send", cut)
-        patch.setattr(slot_allocator.SlotAllocator, "offer", lambda self, unit: None)
+        patch.setattr(slot_allocator.SlotAllocator, "offer", lambda self, unit, run: [])
     else:
         patch.setattr(SlotWriter, "_copy", struck)
     return loader(Numbers(), collate_fn=stacked, **settings)
