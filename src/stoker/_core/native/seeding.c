@@ -245,10 +245,9 @@ EXPORTED int stoker_seeding_take_back(Lent *lent, uint64_t count) {
     return moved;
 }
 
-/* Gives generators the states that they have for samples, and keeps those of the loop. First it takes back what an
-   interrupt has left lent. Returns -1 if an exception is set: what is lent can be taken back. */
+/* Gives generators the states that they have for samples, and keeps those of the loop. Returns -1 if an exception
+   is set: what is lent can be taken back. */
 EXPORTED int stoker_seeding_lend(Lent *lent, uint64_t count) {
-    stoker_seeding_take_back(lent, count);
     for (Lent *end = lent + count; lent < end; lent++) {
         const Twister *of = &lent->of;
         int own = is_of(of);
