@@ -67,6 +67,9 @@ M = TypeVar("M", Unit, SlotGiven)
 SOON = 2e-3
 """Seconds. A unit made faster than this takes little memory; reading the memory takes a hundredth of that."""
 
+LOOK = 1e-3
+"""Seconds from one look for messages to the next, between the units of a run."""
+
 COPIES = 8
 """Of samples that are handed over: in the worker, in pickles and messages of three processes, and where they go."""
 
@@ -81,6 +84,7 @@ class Worker(ABC):
         self._writer = SlotWriter(arena, self._ask)
         self._dropped_below = 0  # units of runs that nobody wants
         self._inbox: list[Unit | SlotGiven] = []
+        self._look_at = 0.0  # the time from which on it looks for messages between two units of a run
         self._announced: set[int] = set()  # units in the inbox that the job knows of
         self._unit = -1
         self._offered: Slot | None = None  # with the unit
@@ -184,7 +188,9 @@ class Worker(ABC):
         """Returns the work of the first unit of a run. The others are a run of their own, which comes next: a worker
         makes units in ascending order.
         """
-        self._keep(self.arrived())  # it may have to leave, or nobody wants the run
+        if (now := time.perf_counter()) >= self._look_at:  # it may have to leave, or nobody wants the run
+            self._keep(self.arrived())
+            self._look_at = now + LOOK
         self._mark[IN_HAND] = self._unit
         if len(works) > 1:
             self._inbox.insert(0, Unit(self._unit + 1, works[1:], slots[1:], (), None))

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -171,35 +171,70 @@ def dumps(batch: Opaque, place: Place) -> bytes:
     return sink.getvalue()
 
 
-_FRAME = b"F"
-"""First byte of a pickled frame. No pickle of a batch begins with this byte."""
+_FRAME, _WITH_SMALL = b"F", b"S"
+"""First byte of a frame, and of one that holds small leaves. No pickle of a batch begins with these bytes."""
+
+Form = Literal["leaf", "list", "tuple"] | tuple[str, ...]
+"""A batch without its leaves: it is a leaf, or holds nothing but leaves; of a dict the keys."""
 
 
 def _frame(batch: Opaque, place: Place, numbers: dict[int, int]) -> bytes | None:
-    """Returns the frame of a list, tuple or dict whose values are all leaves that `place` takes out; else None.
+    """Returns the frame of a leaf, or of a list, tuple or dict whose values are all leaves that `place` takes out, or
+    small and plain ones; else None.
 
     Most batches have this form. The trainer then neither unpickles a batch nor imports the module that rebuilds a leaf.
 
     Args:
         batch: the batch.
-        place: called for each leaf.
+        place: called for each leaf that is not small and plain.
         numbers: receives the number of each placed leaf, by the leaf's id.
     """
     kind = type(batch)
-    if kind is not list and kind is not tuple and kind is not dict:
-        return None
-    keys = tuple(batch) if isinstance(batch, dict) else None
-    parts: Collection[Opaque] = batch.values() if isinstance(batch, dict) else cast("Sequence[Opaque]", batch)
+    parts: Collection[Opaque] = (batch,)
+    form: Form = "leaf"
+    if isinstance(batch, dict) and kind is dict:
+        parts, form = batch.values(), tuple(batch)
+        if any(type(key) is not str for key in form):
+            return None
+    elif kind is list or kind is tuple:
+        parts, form = cast("Sequence[Opaque]", batch), "list" if kind is list else "tuple"
     if not parts or not all(map(_is_plain, map(type, parts))) or len(set(map(id, parts))) < len(parts):
         return None
-    if keys is not None and any(type(key) is not str for key in keys):
-        return None
+    found: list[int | _Small] = []
     for part in parts:
-        number = place(part)
-        if number is None:
-            return None
-        numbers[id(part)] = number
-    return _FRAME + pickle.dumps((kind is list, keys), 5)
+        one = _small(part)
+        if one is None:
+            one = place(part)
+            if one is None:
+                return None
+            numbers[id(part)] = one
+        found.append(one)
+    if len(numbers) == len(found):
+        return _FRAME + pickle.dumps(form, 5)
+    return _WITH_SMALL + pickle.dumps((form, found), 5)
+
+
+_Small = tuple[bool, str, tuple[int, ...], bytearray]
+"""A small leaf: whether it is a tensor, its dtype, its shape and its bytes."""
+
+
+def _small(leaf: Opaque) -> _Small | None:
+    """Returns a small leaf of one of NumPy's own dtypes, without gaps; None for any other."""
+    is_tensor = type(leaf) is not np.ndarray
+    try:
+        array = np.asarray(leaf) if isinstance(leaf, np.ndarray) else cast("torch.Tensor", leaf).numpy()
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+    dtype = array.dtype
+    if array.nbytes >= SMALL or not array.flags.c_contiguous or dtype.isbuiltin != 1 or dtype.hasobject:
+        return None
+    return None if dtype.metadata else (is_tensor, dtype.str, array.shape, bytearray(array.data if array.size else b""))
+
+
+def _of_small(is_tensor: bool, dtype: str, shape: tuple[int, ...], data: bytearray) -> Opaque:
+    """Returns the leaf that `_small` described."""
+    array: Array = np.ndarray(shape, dtype, data)
+    return _small_tensor(array) if is_tensor else array
 
 
 def _is_plain(kind: type) -> bool:
@@ -219,9 +254,18 @@ def _tensor() -> type | None:
     return getattr(sys.modules.get("torch"), "Tensor", None)
 
 
+def _filled(form: Form, leaves: Sequence[Opaque]) -> Opaque:
+    """Returns the batch of this form and these leaves."""
+    if isinstance(form, tuple):
+        return dict(zip(form, leaves, strict=True))
+    if form == "leaf":
+        return leaves[0]
+    return list(leaves) if form == "list" else tuple(leaves)
+
+
 @functools.lru_cache(8)
-def _kind_and_keys(frame: bytes, read: Loads) -> tuple[bool, tuple[str, ...] | None]:
-    return cast("tuple[bool, tuple[str, ...] | None]", read(frame[len(_FRAME) :]))
+def _form(frame: bytes, read: Loads) -> Form:
+    return cast("Form", read(frame[len(_FRAME) :]))
 
 
 def dumps_unit(unit: Opaque) -> bytes:
@@ -387,10 +431,10 @@ def _by_value() -> type[_LeafPickler]:
 def loads(data: bytes | bytearray, leaves: Sequence[Opaque], read: Loads = pickle.loads) -> Opaque:
     """Returns the rebuilt batch. Reentrant: a user's class may unpickle another batch meanwhile."""
     if data[:1] == _FRAME:
-        is_list, keys = _kind_and_keys(bytes(data), read)
-        if keys is not None:
-            return dict(zip(keys, leaves, strict=True))
-        return list(leaves) if is_list else tuple(leaves)
+        return _filled(_form(bytes(data), read), leaves)
+    if data[:1] == _WITH_SMALL:
+        form, found = cast("tuple[Form, list[int | _Small]]", read(data[len(_WITH_SMALL) :]))
+        return _filled(form, [_of_small(*one) if isinstance(one, tuple) else leaves[one] for one in found])
     before, _building.leaves = _building.leaves, leaves
     try:
         return read(data)

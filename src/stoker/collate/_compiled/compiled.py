@@ -137,7 +137,7 @@ class Compiled:
     @property
     def is_settled(self) -> bool:
         """Whether a plan is known and no rows are written before all samples have arrived."""
-        return self._plan is not None and not self._is_early
+        return self._plan is not None and not (self._is_early and self._plan.large)
 
     def may_take(self, count: int, size: int) -> bool:
         """Returns whether a leaf of a batch of `count` samples may take `size` bytes, a few megabytes or more."""

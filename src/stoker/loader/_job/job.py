@@ -33,6 +33,7 @@ from stoker._engine.backend import (
 )
 from stoker._engine.process_guard import harmless
 from stoker._engine.transport import segments
+from stoker._engine.transport.leaves import SMALL
 from stoker._engine.transport.owned import LEAST, Recycled
 from stoker._engine.transport.rows import MisfitError
 from stoker.collate import tensors
@@ -47,7 +48,7 @@ from stoker.loader._job.error_policy import LEFT_OUT, ErrorPolicy
 from stoker.loader._job.map_fetcher import MapFetcher
 from stoker.loader._job.timed_steps import stopwatch_of
 from stoker.loader._job.torch_worker_info import run_init_fn
-from stoker.loader._job.work import CONCURRENCY, TRIES, JobSettings, Raised, Work, positions_of
+from stoker.loader._job.work import CONCURRENCY, SMALL_BATCH, TRIES, JobSettings, Raised, Work, positions_of
 from stoker.loader._random.batch_transform import BatchTransform
 from stoker.loader._random.find_generators import find_generators
 from stoker.loader._random.generators import loaded_torch, mix
@@ -181,8 +182,12 @@ class LoaderJob:
     ) -> Any:
         """Returns the batch of a unit, or `rows` of it, in memory from `lend` if `lend` provides it."""
         work = unit if type(unit) is Work else Work(*cast("tuple[Any, ...]", unit))
-        if self._is_thread and (self._short is not None or self._may_be_short(work)):
-            batch = self._run_short(work)
+        if (
+            self._has_workers
+            and not (known or made_rows or rows)
+            and (self._short is not None or self._may_be_short(work))
+        ):
+            batch = self._run_short(work, lend)
             if batch is not NOT_PLAIN:
                 return batch
         if observer.current is None:
@@ -191,7 +196,7 @@ class LoaderJob:
         return observer.current.make(share, lambda: self._run_unit(work, lend, known, rows, made_rows))
 
     def _may_be_short(self, work: Work) -> bool:
-        """Makes the short path of a thread, if nothing of this epoch needs more; returns whether there is one."""
+        """Makes the short path of a worker, if nothing of this epoch needs more; returns whether there is one."""
         if work.run != self._run:
             return False
         self._units += 1
@@ -201,15 +206,20 @@ class LoaderJob:
         self._short = self.plain(work.seed, lambda: (0, 1) if (job := me()) is None else job._place)
         return self._short is not None
 
-    def _run_short(self, work: Work) -> Any:
+    def _run_short(self, work: Work, lend: Lender | None) -> Any:
         """Returns the batch of a unit that needs no more than samples and collation; else `NOT_PLAIN`."""
         short, indices = self._short, work.indices
-        assert short is not None
-        if work.run == self._run and observer.current is None and not isinstance(indices, np.ndarray):
+        assert short is not None and self._seeding is not None
+        is_same = work.run == self._run and work.drawn == self._seeding.known
+        if is_same and observer.current is None and not isinstance(indices, np.ndarray):
             self._place = work.position, work.stride
+            self._failed = indices
+            if self._recycled is None:
+                self._lend = lend
             indices = indices if self._settings.batched else [indices]
             batch = short(indices)
             if batch is not NOT_PLAIN:
+                self.mark[ACTIVITY] = Activity.WRITE
                 self._plain_samples = len(indices)
                 return batch
         self._short = None
@@ -256,9 +266,10 @@ class LoaderJob:
         """Returns a function that makes the batch of a list of indices; None if units of this epoch need more than
         that.
 
-        For a job in the trainer's process, once its first units have shown the kind of samples and the generators
-        that they draw from: a batch is then its collated samples. The function detects a change, leaves the fetched
-        samples for `run`, and returns `NOT_PLAIN`. `run` fetches only those that are missing.
+        For a job in the trainer's process, or of cheap batches in a worker, once its first units have shown the kind of
+        samples and the generators that they draw from: a batch is then its collated samples. The function detects a
+        change, leaves the fetched samples for `run`, and returns `NOT_PLAIN`. `run` fetches only those that are
+        missing.
 
         Args:
             seed: of the epoch.
@@ -268,7 +279,11 @@ class LoaderJob:
         own = self._settings.own_collate and not isinstance(self._collate, collate.Compiled)
         if own and not self._settings.batched:
             convert = self._collate  # of each sample, which is no batch
-        if seeds is None or rng is None or self._recycled is None:
+        if seeds is None or rng is None:
+            return None
+        if self._recycled is None and not (
+            self._may_lend and compiled is not None and not compiled.may_take(self._samples, SMALL_BATCH)
+        ):
             return None
         if self.stopwatch is not None or self._user_transform is not None:
             return None
@@ -291,10 +306,16 @@ class LoaderJob:
         pending: Iterator[Any] = iter(())
         count = 0
         mark: Any = self.mark
+        has_process = self._has_process
 
         def at_sample() -> int:
             """Returns the place of the current sample."""
             return count - operator.length_hint(pending) - 1
+
+        def noted() -> Iterator[Any]:
+            """Yields the indices; another process reads the mark."""
+            for mark[PLACE], index in enumerate(pending):
+                yield index
 
         def begin_rng() -> int:
             """Returns the position of the current sample, at which a generator of `rng` is made. It is the last one
@@ -319,17 +340,18 @@ class LoaderJob:
             pending, count = iter(indices), len(indices)
             samples: list[Any] = []
             current.rng = rng
-            mark[PLACE], mark[ACTIVITY] = at_sample, Activity.SAMPLE
+            mark[PLACE], mark[ACTIVITY] = 0 if has_process else at_sample, Activity.SAMPLE
+            following = noted() if has_process else pending
             try:
                 lend()
                 if run is not None:
-                    if run.take(key, *place(), map(fetch, pending), samples, count):
+                    if run.take(key, *place(), map(fetch, following), samples, count):
                         raise StopIteration  # the dataset did
                 elif dataset is None:
-                    samples.extend(map(fetch, pending))
+                    samples.extend(map(fetch, following))
                 else:
                     append = samples.append
-                    for index in pending:
+                    for index in following:
                         append(dataset[index])
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt) and not self._is_thread:
@@ -416,11 +438,12 @@ class LoaderJob:
         return make
 
     def _settled(self, compiled: collate.Compiled, samples: list[Any]) -> Any:
-        """Returns the batch of samples that were made in process; None if it needs the full path of a unit."""
-        may_lend = compiled.may_take(len(samples), LEAST)
+        """Returns the batch of samples; None if it needs the full path of a unit."""
+        lend, least = (self._lend, SMALL) if self._recycled is None else (self._recycled.lend, LEAST)
+        may_lend = compiled.may_take(len(samples), least)
         if not (may_lend or tensors.is_lent()):
             return compiled.settled(samples)
-        with tensors.lent_by(cast("Recycled", self._recycled).lend if may_lend else None):
+        with tensors.lent_by(lend if may_lend else None):
             return compiled.settled(samples)
 
     def report(self) -> UnitReport:

@@ -19,6 +19,9 @@ TRIES = 32
 """Batches at the start of an epoch after each of which the loader, or a thread, tries to switch to the short path, and
 distance of the later ones after which it tries again."""
 
+SMALL_BATCH = 2**20
+"""Bytes below which a worker process collates a batch by the short path: once all of its samples are there."""
+
 CONCURRENCY = 16
 """Samples that a worker awaits at a time, by default."""
 

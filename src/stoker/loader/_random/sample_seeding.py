@@ -103,6 +103,7 @@ class SampleSeeding:
 
     Attributes:
         failed_at: place in its batch of the sample that raised, after `samples()` has raised.
+        known: names of generators that other workers have found to be drawn from.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class SampleSeeding:
         self._rng.on_torch = weakly(self._torch_came)
         self._probes = 0 if self._always or self._only_rng else _PROBES - looked_at  # samples yet to be looked at
         self._counted, self._seconds = 0, 0.0  # of them
-        self._known: Collection[str] = ()  # names of generators that other workers have found to be drawn from
+        self.known: Collection[str] = ()
         self._news: list[str] = []
         self._names: dict[RandomState, str] = {}
         self._held_by, self._tell = held_by, tell
@@ -186,8 +187,8 @@ class SampleSeeding:
 
     def learn(self, names: Collection[str]) -> None:
         """Makes generators active that other workers have found to be drawn from: `news()` of these."""
-        if names != self._known:
-            self._known = names
+        if names != self.known:
+            self.known = names
             for stream in [stream for stream in self._idle if self._names[stream] in names]:
                 self._activate(stream, is_news=False)
 
@@ -626,7 +627,7 @@ class SampleSeeding:
         for stream in self._rest:
             del self._names[stream]
         self._names |= {stream: whose for whose, stream in self._globals.items()}
-        drawn = {*self._active, *(stream for stream, name in self._names.items() if name in self._known)}
+        drawn = {*self._active, *(stream for stream, name in self._names.items() if name in self.known)}
         # In place: the samples that are being fetched go on with the list
         self._active[:] = [stream for stream in self._names if self._always or stream in drawn]
         self._idle = [stream for stream in self._names if not (self._always or stream in drawn)]
