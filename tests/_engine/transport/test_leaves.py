@@ -25,8 +25,11 @@ from tests.ownership import moved, named_like
 torch = pytest.importorskip("torch")
 
 
-def travelled(batch: Any) -> Any:
-    return leaves.loads(leaves.dumps(batch, lambda leaf: None), ())
+SMALLEST = pytest.mark.parametrize("smallest", [0, leaves.SMALL], ids=["in the pickle", "in the frame"])
+
+
+def travelled(batch: Any, smallest: int = leaves.SMALL) -> Any:
+    return leaves.loads(leaves.dumps(batch, lambda leaf: None, smallest), ())
 
 
 TENSORS = {
@@ -50,10 +53,11 @@ TENSORS = {
 }
 
 
+@SMALLEST
 @pytest.mark.parametrize("make", TENSORS.values(), ids=TENSORS)
-def test_a_small_tensor_arrives_as_it_was(make: Any) -> None:
+def test_a_small_tensor_arrives_as_it_was(make: Any, smallest: int) -> None:
     sent = make()
-    got = travelled(sent)
+    got = travelled(sent, smallest)
     for what in ("dtype", "shape", "layout", "requires_grad"):
         assert getattr(got, what) == getattr(sent, what)
     if sent.layout is torch.strided:
@@ -112,21 +116,64 @@ def test_a_tensor_that_a_batch_holds_twice_arrives_as_one() -> None:
     assert first is second
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_read_only_array_arrives_writable(order: Any) -> None:
-    sent = np.arange(6).reshape(2, 3).copy(order)
-    sent.flags.writeable = False
-    got = travelled([sent, sent])
-    assert got[0] is got[1] and got[0].strides == sent.strides
-    assert got[0].tolist() == sent.tolist()
-    assert got[0].flags.writeable and not sent.flags.writeable
-
-
 FLAT = {
     "list": lambda a, b: [a, b],
     "tuple": lambda a, b: (a, b),
     "dict": lambda a, b: {"b": b, "a": a},
 }
+
+ARRAYS = [
+    *(np.ones((2, 3), kind) for kind in "?bBhHiIlLqQefdgFDG"),
+    *(np.ones(3, kind) for kind in ("M8[s]", "m8[ms]", "U5", "S3", "V8", ">i4", ">U2")),
+    *(np.array(one) for one in (1.5, "text", [], np.zeros((2, 0, 3)))),
+    np.zeros(2, [("a", "<f4"), ("b", "<i8")]),
+    np.zeros(2, np.dtype("<i4", metadata={"unit": "m"})),
+    np.array([1, None], object),
+    np.arange(6)[::2],
+    np.arange(6).reshape(2, 3).T,
+]
+
+
+@SMALLEST
+@pytest.mark.parametrize("sent", ARRAYS, ids=[f"{array.dtype.str} {array.shape}" for array in ARRAYS])
+def test_a_small_array_arrives_as_it_was(sent: Any, smallest: int) -> None:
+    other = np.arange(3)
+    for batch in (sent, [sent, other], (sent, other), {"a": sent, "b": other}):
+        got = travelled(batch, smallest)
+        assert type(got) is type(batch)
+        got = got["a"] if isinstance(got, dict) else got if isinstance(batch, np.ndarray) else got[0]
+        assert got.dtype == sent.dtype and got.shape == sent.shape
+        assert got.flags.c_contiguous or not sent.flags.c_contiguous
+        assert got.tolist() == sent.tolist() and got.flags.writeable and not np.shares_memory(got, sent)
+        assert (got.dtype.metadata or {}) == (sent.dtype.metadata or {})
+
+
+@pytest.mark.parametrize("make", FLAT.values(), ids=FLAT)
+def test_small_leaves_travel_beside_placed_ones(make: Any) -> None:
+    sent = make(np.arange(3), np.arange(leaves.SMALL))
+    placed: list[Any] = []
+
+    def place(leaf: Any) -> int:
+        placed.append(leaf)
+        return len(placed) - 1
+
+    data = leaves.dumps(sent, place, leaves.SMALL)
+    assert not data.startswith(b"\x80") and [len(leaf) for leaf in placed] == [leaves.SMALL]
+    got = leaves.loads(data, placed)
+    assert type(got) is type(sent) and repr(got) == repr(sent)
+
+
+@SMALLEST
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_read_only_array_arrives_writable(order: Any, smallest: int) -> None:
+    sent = np.arange(6).reshape(2, 3).copy(order)
+    sent.flags.writeable = False
+    assert travelled([sent, np.arange(3)], smallest)[0].flags.writeable
+    got = travelled([sent, sent], smallest)
+    assert got[0] is got[1] and got[0].strides == sent.strides
+    assert got[0].tolist() == sent.tolist()
+    assert got[0].flags.writeable and not sent.flags.writeable
+
 
 OTHER = {
     "a leaf": lambda a, b: a,

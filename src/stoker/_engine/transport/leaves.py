@@ -155,10 +155,12 @@ Place = Callable[[Opaque], "int | None"]
 """Returns the number of a leaf to take out of the pickle, or None for a leaf to leave in it."""
 
 
-def dumps(batch: Opaque, place: Place) -> bytes:
-    """Returns the batch as a pickle; calls `place` for each array and tensor. Uses cloudpickle for local classes."""
+def dumps(batch: Opaque, place: Place, smallest: int = 0) -> bytes:
+    """Returns the batch as a pickle; calls `place` for each array and tensor, but may leave those below `smallest`
+    bytes in the pickle. Uses cloudpickle for local classes.
+    """
     numbers: dict[int, int] = {}
-    if (frame := _frame(batch, place, numbers)) is not None:
+    if (frame := _frame(batch, place, numbers, smallest)) is not None:
         return frame
     sink = io.BytesIO()
     pickler = pickle.Pickler(sink, 5)
@@ -178,7 +180,7 @@ Form = Literal["leaf", "list", "tuple"] | tuple[str, ...]
 """A batch without its leaves: it is a leaf, or holds nothing but leaves; of a dict the keys."""
 
 
-def _frame(batch: Opaque, place: Place, numbers: dict[int, int]) -> bytes | None:
+def _frame(batch: Opaque, place: Place, numbers: dict[int, int], smallest: int) -> bytes | None:
     """Returns the frame of a leaf, or of a list, tuple or dict whose values are all leaves that `place` takes out, or
     small and plain ones; else None.
 
@@ -188,6 +190,7 @@ def _frame(batch: Opaque, place: Place, numbers: dict[int, int]) -> bytes | None
         batch: the batch.
         place: called for each leaf that is not small and plain.
         numbers: receives the number of each placed leaf, by the leaf's id.
+        smallest: bytes below which a plain leaf is a small one.
     """
     kind = type(batch)
     parts: Collection[Opaque] = (batch,)
@@ -202,7 +205,7 @@ def _frame(batch: Opaque, place: Place, numbers: dict[int, int]) -> bytes | None
         return None
     found: list[int | _Small] = []
     for part in parts:
-        one = _small(part)
+        one: int | _Small | None = _small(part, smallest) if smallest else None
         if one is None:
             one = place(part)
             if one is None:
@@ -218,17 +221,17 @@ _Small = tuple[bool, str, tuple[int, ...], bytearray]
 """A small leaf: whether it is a tensor, its dtype, its shape and its bytes."""
 
 
-def _small(leaf: Opaque) -> _Small | None:
-    """Returns a small leaf of one of NumPy's own dtypes, without gaps; None for any other."""
+def _small(leaf: Opaque, smallest: int) -> _Small | None:
+    """Returns a leaf of less than `smallest` bytes, without gaps, of one of NumPy's own dtypes; None for any other."""
     is_tensor = type(leaf) is not np.ndarray
     try:
         array = np.asarray(leaf) if isinstance(leaf, np.ndarray) else cast("torch.Tensor", leaf).numpy()
     except (AttributeError, RuntimeError, TypeError):
         return None
     dtype = array.dtype
-    if array.nbytes >= SMALL or not array.flags.c_contiguous or dtype.isbuiltin != 1 or dtype.hasobject:
+    if array.nbytes >= smallest or not array.flags.c_contiguous or dtype.isbuiltin != 1 or dtype.hasobject:
         return None
-    return None if dtype.metadata else (is_tensor, dtype.str, array.shape, bytearray(array.data if array.size else b""))
+    return None if dtype.metadata else (is_tensor, dtype.str, array.shape, bytearray(array.tobytes()))
 
 
 def _of_small(is_tensor: bool, dtype: str, shape: tuple[int, ...], data: bytearray) -> Opaque:

@@ -160,7 +160,7 @@ class SlotWriter:
             placed.append((None if inside is not None else source, leaf._replace(offset=inside or 0)))
             return len(placed) - 1
 
-        data = leaves.dumps(batch, place)
+        data = leaves.dumps(batch, place, SMALL)
         in_slot = len(data) >= IN_MESSAGE
         extra = sum(aligned(leaf.size) for source, leaf in placed if source is not None)
         extra += aligned(len(data)) if in_slot else 0
