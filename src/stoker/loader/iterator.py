@@ -117,10 +117,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._accounted = None
         self._device = self._record.device_stage(self._options, self._pins)
         moves = self._device is not None or self._pins
-        if self._meanwhile:
-            plain = self._options.capabilities.are_threads and not self._options.is_stream
-        else:
-            plain = self._length_told is None
+        plain = not self._options.is_stream if self._meanwhile else self._length_told is None
         self._may_be_short = plain and not moves
 
     def _reset(self, loader: IteratedLoader, first_iter: bool = False) -> None:

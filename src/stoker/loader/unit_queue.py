@@ -135,11 +135,11 @@ class UnitQueue:
             self._top_up(backend)
 
     def within_runs(self, backend: Backend, ledger: Ledger, later: Collection[Event]) -> ShortPath | None:
-        """Returns the short path of an epoch that threads make in runs; None if batches need more. It takes a batch
+        """Returns the short path of an epoch that workers make in runs; None if batches need more. It takes a batch
         that has come within a run while enough others are under way; all else is done once for a run.
 
         Args:
-            backend: has the threads.
+            backend: has the workers.
             ledger: counts the seconds that the training loop waits.
             later: the events that wait to be sent.
         """
@@ -159,17 +159,23 @@ class UnitQueue:
             report = answer.report
             if answer.kind != "batch" or report.faults or report.drawn:
                 return NOT_PLAIN
-            batch = backend.open(answer)
             del answers[due]
             self._due = due + 1
-            number = steps.pop(due).number
+            step = steps.pop(due)
             counts.delivered += report.samples
             counts.batches += 1
             accounts.clean += report.samples
+            try:
+                batch = backend.open(answer)
+            except Exception as error:  # of a class of the user's; the next call returns the next batch
+                if not tears(error):
+                    accounts.not_opened(answer, step, error)
+                    progress.received(step.number)
+                raise
             waits = ledger.epoch
             waits.until = now = clock()
             waits.waited += now - asked
-            progress.received(number)
+            progress.received(step.number)
             return batch
 
         return next_batch
@@ -216,6 +222,8 @@ class UnitQueue:
         if self._planned_all:
             self._enough = -1
             return
+        if self._ahead.runs.now > 1 and self._outstanding + len(self._answers) >= self._enough > 0:
+            return  # not enough room for a run, as when it was last asked
         most, waiting = self._ahead.most(backend), len(self._answers)
         run = self._ahead.run(backend)
         self._enough = most - run + 1

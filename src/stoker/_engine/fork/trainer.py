@@ -268,6 +268,12 @@ class ProcessBackend(Backend):
     def shares(self) -> bool | None:
         return self._shares
 
+    def within_run(self) -> Answer | None:
+        check_owner(self._owner)
+        if not self._inbox and self._units and self._fatal is None:
+            self._listen()
+        return self._inbox.popleft() if self._inbox and not self._events else None
+
     def receive(self, timeout: float | None) -> Answer:
         check_owner(self._owner)
         if self._inbox and not self._events:
