@@ -281,9 +281,8 @@ class LoaderJob:
             convert = self._collate  # of each sample, which is no batch
         if seeds is None or rng is None:
             return None
-        if self._recycled is None and not (
-            self._may_lend and compiled is not None and not compiled.may_take(self._samples, SMALL_BATCH)
-        ):
+        is_large = compiled is not None and compiled.may_take(self._samples, SMALL_BATCH)
+        if self._recycled is None and (is_large or not self._may_lend):
             return None
         if self.stopwatch is not None or self._user_transform is not None:
             return None

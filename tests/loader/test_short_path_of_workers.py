@@ -1,9 +1,11 @@
-"""The short path of threads: units and batches of an epoch that needs no more than samples, collation and order."""
+"""The short path of workers: units and batches of an epoch that needs no more than samples, collation and order."""
 
 from __future__ import annotations
 
 import gc
-import threading
+import mmap
+import os
+import select
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +17,7 @@ import stoker
 from stoker._engine.backend import NOT_PLAIN
 from stoker.loader._epoch import runs
 from stoker.loader._job.job import LoaderJob
+from stoker.loader._random import sample_seeding
 from stoker.loader.unit_queue import UnitQueue
 
 LENGTH, SIZE = 240, 2
@@ -24,20 +27,37 @@ LATE = 150
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # a machine may have one CPU
 
 
+SEEN = memoryview(mmap.mmap(-1, 8 * (LENGTH + 1))).cast("q")
+"""How often each sample was asked for, and behind it the units of the short path, by all processes."""
+
+
 class Taken:
     """The numbers of units and of batches that took the short path."""
 
-    units = batches = 0
+    batches = 0
+
+    @property
+    def units(self) -> int:
+        return SEEN[LENGTH]
+
+
+@pytest.fixture(autouse=True, params=["thread", "process"])
+def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sample_seeding, "_PROBES", 20)
+    monkeypatch.setattr(sample_seeding, "_DEAR", 1e9)
+    monkeypatch.setitem(BY_WORKERS, "worker_method", request.param)
+    return str(request.param)
 
 
 @pytest.fixture(autouse=True)
 def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
     monkeypatch.setattr(runs, "FORCED", 4)
+    SEEN[:] = memoryview(bytes(SEEN.nbytes)).cast("q")
     counts, run_short, within_runs = Taken(), LoaderJob._run_short, UnitQueue.within_runs
 
-    def counted(job: LoaderJob, work: Any) -> Any:
-        batch = run_short(job, work)
-        counts.units += batch is not NOT_PLAIN
+    def counted(job: LoaderJob, *arguments: Any) -> Any:
+        batch = run_short(job, *arguments)
+        SEEN[LENGTH] += batch is not NOT_PLAIN
         return batch
 
     def counting(units: UnitQueue, *arguments: Any) -> Any:
@@ -60,13 +80,12 @@ class Samples(stoker.Dataset[Any]):
 
     def __init__(self, late: Callable[[int], float] = float) -> None:
         self.late = late
-        self.asked: list[int] = []
 
     def __len__(self) -> int:
         return LENGTH
 
     def __getitem__(self, index: int) -> tuple[int, float]:
-        self.asked.append(index)
+        SEEN[index] += 1
         return index, self.late(index) if index >= LATE else float(index)
 
 
@@ -77,8 +96,15 @@ class WholeBatches(Samples):
 
 def loader_of(dataset: Any, **arguments: Any) -> stoker.DataLoader[Any]:
     options = {"num_workers": 2, "output": "numpy", "seed": 3, **arguments}
-    method = {"worker_method": "thread"} if options["num_workers"] else {}
-    return stoker.DataLoader(dataset, **{"batch_size": SIZE, **method, **options})
+    return stoker.DataLoader(dataset, **{"batch_size": SIZE, **(BY_WORKERS if options["num_workers"] else {}), **options})
+
+
+BY_WORKERS: dict[str, Any] = {}
+
+
+def asked() -> list[int]:
+    """Returns the samples that were asked for, in order of their numbers."""
+    return [index for index in range(LENGTH) for _ in range(SEEN[index])]
 
 
 def plain(batches: Any) -> list[Any]:
@@ -124,19 +150,20 @@ def test_late_draws_are_those_of_other_paths(taken: Taken) -> None:
     assert taken.units and taken.batches
 
 
-def _refused(index: int) -> float:
-    raise (stoker.SkipSample if index == LATE + 1 else SystemExit if index == LATE + 40 else ValueError)(f"no {index}")
+def _refused(index: int, ends: int | None = None) -> float:
+    raise (stoker.SkipSample if index == LATE + 1 else SystemExit if index == ends else ValueError)(f"no {index}")
 
 
-def test_late_errors_come_at_their_batches(taken: Taken) -> None:
+def test_late_errors_come_at_their_batches(taken: Taken, method: str) -> None:
     """No sample is asked for twice, and an error names its sample."""
-    dataset = Samples(lambda index: float(index) if index % 10 else _refused(index))
+    ends = LATE + 40 if method == "thread" else None  # a process would end
+    dataset = Samples(lambda index: float(index) if index % 10 else _refused(index, ends))
     iterator = iter(loader_of(dataset))
     outcomes = []
     while (outcome := _next(iterator)) is not None:
         outcomes.append(outcome)
     bad = {index // SIZE: index for index in range(LATE, LENGTH, 10)}
-    assert len(outcomes) == LENGTH // SIZE and sorted(dataset.asked) == sorted(
+    assert len(outcomes) == LENGTH // SIZE and asked() == sorted(
         {*range(LENGTH)} - {b + 1 for b in bad.values()}
     )
     for place, outcome in enumerate(outcomes):
@@ -159,7 +186,7 @@ def test_a_late_sample_may_leave_itself_out(taken: Taken) -> None:
     loader = loader_of(dataset)
     found = [index for batch in loader for index in batch[0].tolist()]
     assert found == [index for index in range(LENGTH) if index != LATE + 1] and taken.units
-    assert loader.report().epoch.delivered == LENGTH - 1 and sorted(dataset.asked) == [*range(LENGTH)]
+    assert loader.report().epoch.delivered == LENGTH - 1 and asked() == [*range(LENGTH)]
 
 
 def test_late_samples_of_another_kind_are_collated(taken: Taken) -> None:
@@ -169,22 +196,25 @@ def test_late_samples_of_another_kind_are_collated(taken: Taken) -> None:
 
 
 def test_an_event_names_the_sample_that_stalls() -> None:
-    """Nothing is written for each sample; the place is read from the path."""
-    told, goes_on = [], threading.Event()
+    """In a thread nothing is written for each sample; the place is read from the path."""
+    told = []
+    reader, writer = os.pipe()
 
     def heard(event: Any) -> None:
         told.append(event)
-        goes_on.set()
+        os.write(writer, b".")
 
     def waits(index: int) -> float:
         if index == LATE + 1:
-            assert goes_on.wait(60)
+            assert select.select([reader], [], [], 60)[0]
         return float(index)
 
     loader = loader_of(Samples(waits), stall_warning=0.05, on_event=heard)
     with pytest.warns(stoker.errors.StokerWarning, match=f"sample {LATE + 1}"):
         assert len(list(loader)) == LENGTH // SIZE
     assert (told[0].index, told[0].batch, told[0].mark) == (LATE + 1, LATE // SIZE, 1)
+    os.close(reader)
+    os.close(writer)
 
 
 def test_an_iterator_leaves_no_dataset_behind(taken: Taken) -> None:
