@@ -97,7 +97,10 @@ class WholeBatches(Samples):
 
 def loader_of(dataset: Any, **arguments: Any) -> stoker.DataLoader[Any]:
     options = {"num_workers": 2, "output": "numpy", "seed": 3, **arguments}
-    return stoker.DataLoader(dataset, **{"batch_size": SIZE, **(BY_WORKERS if options["num_workers"] else {}), **options})
+    by_workers = BY_WORKERS if options["num_workers"] else {}
+    return stoker.DataLoader(dataset, **{"batch_size": SIZE, **by_workers, **options})
+        dataset, **{"batch_size": SIZE, **(BY_WORKERS if options["num_workers"] else {}), **options}
+    )
 
 
 BY_WORKERS: dict[str, Any] = {}
@@ -164,9 +167,7 @@ def test_late_errors_come_at_their_batches(taken: Taken, method: str) -> None:
     while (outcome := _next(iterator)) is not None:
         outcomes.append(outcome)
     bad = {index // SIZE: index for index in range(LATE, LENGTH, 10)}
-    assert len(outcomes) == LENGTH // SIZE and asked() == sorted(
-        {*range(LENGTH)} - {b + 1 for b in bad.values()}
-    )
+    assert len(outcomes) == LENGTH // SIZE and asked() == sorted({*range(LENGTH)} - {b + 1 for b in bad.values()})
     for place, outcome in enumerate(outcomes):
         if place in bad:
             assert f"at sample {bad[place]}" in outcome
