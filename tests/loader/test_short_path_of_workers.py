@@ -99,8 +99,6 @@ def loader_of(dataset: Any, **arguments: Any) -> stoker.DataLoader[Any]:
     options = {"num_workers": 2, "output": "numpy", "seed": 3, **arguments}
     by_workers = BY_WORKERS if options["num_workers"] else {}
     return stoker.DataLoader(dataset, **{"batch_size": SIZE, **by_workers, **options})
-        dataset, **{"batch_size": SIZE, **(BY_WORKERS if options["num_workers"] else {}), **options}
-    )
 
 
 BY_WORKERS: dict[str, Any] = {}

@@ -1,5 +1,5 @@
 """The first stage of a batch: plans the units of an epoch, submits some ahead, and takes their answers in order; and
-the short path.
+the short paths. The file is long because all ways of a batch out of the queue share its counts.
 """
 
 from __future__ import annotations
