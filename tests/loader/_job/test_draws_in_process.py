@@ -332,7 +332,9 @@ class WatchingStream(stoker.IterableDataset[Any]):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "workers"), [(Watching(0), 2), *((WatchingStream(begins), 1) for begins in (0, 40, 120))], ids=str
+    ("dataset", "workers"),
+    [(Watching(0), 2), *((WatchingStream(begins), 1) for begins in (0, 40, 120))],
+    ids=["by index", "a stream", "a stream from 40 on", "a stream from 120 on"],
 )
 def test_states_within_samples_are_those_of_workers(
     dataset: Any, workers: int, monkeypatch: pytest.MonkeyPatch
