@@ -442,7 +442,8 @@ class Counted(StreamIterator[Any]):
         return sample
 
     def several(self, take: Taker, samples: list[Any], most: int) -> bool | None:
-        """Appends at most `most` samples, read by `take`, as calls of `next` would return them.
+        """Appends samples, read by `take`, as calls of `next` would return them: at most `most`, and fewer where the
+        next one needs more.
 
         Returns:
             Whether the stream has ended; None if nothing was read, because `next` has to be called.

@@ -101,7 +101,7 @@ def test_batches_are_those_of_the_full_path(dataset: Drawing, batch_size: int, s
 
     quick = read(loader())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seeding, "is_there", False)
+        patch.setattr(seeding, "library", None)
         assert read(loader()) == quick
 
 
@@ -122,7 +122,7 @@ def test_resumed_in_the_middle_of_an_epoch(dataset: Drawing, batch_size: int, st
     state = loader.state_dict()
     with pytest.MonkeyPatch.context() as patch:
         if again:
-            patch.setattr(seeding, "is_there", False)
+            patch.setattr(seeding, "library", None)
         other = stoker.DataLoader(dataset, batch_size=batch_size, seed=7)
         other.load_state_dict(state)
         assert given + [batch for batch in read(other, epochs=1) if len(batch) == 2] == whole
@@ -139,7 +139,7 @@ def test_numbers_are_those_of_a_worker(workers: dict[str, Any]) -> None:
 
 def test_short_path_is_taken() -> None:
     """Otherwise these tests would compare the full path with itself, unnoticed."""
-    if not seeding.is_there:
+    if seeding.library is None:
         pytest.skip(seeding.why)
     iterator = iter(stoker.DataLoader(Drawing({}, 500), batch_size=8))
     for _ in range(9):
@@ -155,7 +155,7 @@ def test_samples_of_another_shape_take_the_full_path() -> None:
 
     seen = [batch.tolist() for batch in stoker.DataLoader(Growing(), batch_size=8, seed=1)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seeding, "is_there", False)
+        patch.setattr(seeding, "library", None)
         assert [batch.tolist() for batch in stoker.DataLoader(Growing(), batch_size=8, seed=1)] == seen
     assert [len(batch[0]) for batch in seen] == [1] * 12 + [2] * 13
 
@@ -237,7 +237,7 @@ def test_noise_is_that_of_the_full_path() -> None:
         with pytest.MonkeyPatch.context() as patch:
             look_at_few(patch, probes)
             quick = all_batches()
-            patch.setattr(seeding, "is_there", False)
+            patch.setattr(seeding, "library", None)
             assert all_batches() == quick
 
     check()
@@ -272,13 +272,13 @@ def test_noise_resumed_in_the_middle_of_an_epoch(stop: int, monkeypatch: pytest.
             break
     second = loader()
     second.load_state_dict(first.state_dict())
-    monkeypatch.setattr(seeding, "is_there", False)
+    monkeypatch.setattr(seeding, "library", None)
     assert seen + [[each.tolist() for each in batch] for batch in second] == whole
 
 
 def test_short_path_is_taken_with_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise these tests would compare the full path with itself, unnoticed."""
-    if not seeding.is_there:
+    if seeding.library is None:
         pytest.skip(seeding.why)
     look_at_few(monkeypatch)
     iterator = iter(stoker.DataLoader(Noise({n: [1, 3, 5] for n in range(300)}, 300), batch_size=8))
@@ -348,5 +348,5 @@ def test_states_within_samples_are_those_of_workers(
 
     own = all_samples()
     assert all_samples(num_workers=workers) == own
-    monkeypatch.setattr(seeding, "is_there", False)
+    monkeypatch.setattr(seeding, "library", None)
     assert all_samples() == own

@@ -10,7 +10,6 @@ import itertools
 import pickle
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stoker._core.exceptions import safe_str
@@ -119,13 +118,16 @@ class StreamFetcher:
         if self._resumed is not None and self._left_at_its_end(self._resumed):
             self._resumed, self._ended = None, True
         wanted = (self._settings.batch_size or 1) if self._settings.batched else 1
-        with self._as_it_was_read(seeds):
+        self._answer(seeds)
+        try:
             if not self._begun and not self._ended:
                 self._ended = self._never_opened = True  # one that cannot be opened is not tried again
                 self._begin(work, seeds)
                 self._ended, self._never_opened, self._begun = False, False, True
             with seeds.undisturbed(self.seed):
                 samples, left_out = self._read(seeds, wanted, keep)
+        finally:
+            self._answer_no_more(seeds)
         if self._ended:
             self._first_samples.end()
         if not samples or (self._settings.drop_last and len(samples) + left_out < wanted):
@@ -133,18 +135,11 @@ class StreamFetcher:
             raise NothingLeft if self._error_policy.has_met_any else StreamEnd
         return samples
 
-    @contextmanager
-    def _as_it_was_read(self, seeds: SampleSeeding) -> Iterator[None]:
-        """Within the block, a sample of a stream that must first be resumed draws the same numbers as in its turn; an
-        exhausted generator is distinguished from a stream read to its end; and samples read again must be the same.
-        """
-        self._answer(seeds)
-        try:
-            yield
-        finally:
-            self._answer_no_more(seeds)
-
     def _answer(self, seeds: SampleSeeding) -> None:
+        """Until `_answer_no_more`, a sample of a stream that must first be resumed draws the same numbers as in its
+        turn; an exhausted generator is distinguished from a stream read to its end; and samples read again must be the
+        same.
+        """
         reading = current.reading
         reading.on_resumed = lambda: None if self._stream is None else self._stream.again(seeds)
         reading.on_other_samples, reading.leaves_out = self._others, self._error_policy.is_lenient
@@ -276,11 +271,9 @@ class StreamFetcher:
             done = len(samples) - before
             self._at = begin + done
             self.positions.extend(range(begin, begin + done))
-        if ended is None:
-            return False
-        self._at -= not ended
-        self._ended = ended
-        return not ended
+        self._ended, going_on = bool(ended), ended is False
+        self._at -= going_on
+        return going_on
 
     def _raise_known(self, place: int) -> None:
         """Raises the fault of a sample that ends its workers. The stream cannot skip it, so the stream ends."""
