@@ -453,10 +453,11 @@ class Counted(StreamIterator[Any]):
             return None
         try:
             ended = take(self._iterator, samples, most)
-        except Exception as error:
+        except BaseException as error:
             self._seen += 1 + len(samples) - before
-            self._over.raised(error, self._seen)
-            self._asked()
+            if isinstance(error, Exception):
+                self._over.raised(error, self._seen)
+                self._asked()
             raise
         self._seen += len(samples) - before
         if ended:

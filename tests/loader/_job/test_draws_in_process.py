@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import itertools
 import random
+import signal
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -350,3 +353,64 @@ def test_states_within_samples_are_those_of_workers(
     assert all_samples(num_workers=workers) == own
     monkeypatch.setattr(seeding, "library", None)
     assert all_samples() == own
+
+
+class Preempted(Exception):
+    pass
+
+
+def test_handler_that_raises_behind_a_sample_reaches_the_loop() -> None:
+    """Samples that run no Python code leave it to the loader, which has read a whole batch then."""
+    sent: list[int] = []
+
+    def handler(*_: Any) -> None:
+        sent.append(1)
+        raise Preempted
+
+    def numbers() -> Iterator[Any]:
+        alarms = [signal.SIGALRM] * (not sent)
+        return itertools.chain(range(1001), filter(_thread.interrupt_main, alarms), range(1001, 3000))
+
+    class Numbers(stoker.IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return numbers()
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        loader, seen = stoker.DataLoader(Numbers(), batch_size=8, seed=1), list[int]()
+        iterator = iter(loader)
+        with pytest.raises(Preempted):
+            while len(seen) < 2000:
+                seen += next(iterator).tolist()
+        assert len(sent) == 1
+        with pytest.raises(stoker.errors.IteratorClosedError):
+            next(iterator)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    again = stoker.DataLoader(Numbers(), batch_size=8, seed=1)
+    again.load_state_dict(loader.state_dict())
+    assert seen == [*range(len(seen))] and next(iter(again)).tolist() == [*range(len(seen), len(seen) + 8)]
+
+
+class Leaving(_Reading):
+    def __next__(self) -> Any:
+        self.number += 1
+        if self.number in self.dataset.fails:
+            self.dataset.fails -= {self.number}
+            raise SystemExit
+        return self.number
+
+
+def test_state_behind_a_sample_that_leaves_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drawing, "__iter__", lambda self: Leaving(self))
+    loader, left = stoker.DataLoader(Drawing({}, 0, frozenset({195, 198, 211})), batch_size=8, seed=1), 0
+    iterator = iter(loader)
+    for _ in range(40):
+        try:
+            next(iterator)
+        except SystemExit:
+            left += 1
+    assert left == 3
+    again = stoker.DataLoader(Drawing({}, 0), batch_size=8, seed=1)
+    again.load_state_dict(loader.state_dict())
+    assert next(iter(again)).tolist() == next(iterator).tolist()

@@ -527,10 +527,10 @@ class SampleSeeding:
 
     def refuse(self, restore: bool) -> None:
         """Ends what `allow` has begun."""
-        self._restore, self._streams = restore, False
         if restore:
             self._lent.take_back()
             self.put_back()
+        self._restore, self._streams = restore, False
 
     def _once(self, purpose: int, seed: int, position: int, call: Callable[[], T]) -> T:
         key = self._begin(seed, purpose)
