@@ -118,7 +118,7 @@ print(native.functions is not None, native.why)
 
 
 def test_compiled_part_can_be_switched_off() -> None:
-    assert said_by(native.LIBRARY, STOKER_NATIVE="0") == "False STOKER_NATIVE=0\n"
+    assert said_by(Path("any"), STOKER_NATIVE="0") == "False STOKER_NATIVE=0\n"
 
 
 def test_compiled_part_that_cannot_be_loaded_is_not_used(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_library_that_is_none(tmp_path: Path) -> None:
 @needs_a_compiler
 @pytest.mark.parametrize(
     ("source", "said"),
-    [("int stoker_version(void) { return 99; }", "version 99, not"), ("int other;", "it cannot be loaded: ")],
+    [("int stoker_native_version(void) { return 99; }", "version 99, not"), ("int other;", "it cannot be loaded: ")],
 )
 def test_a_library_of_another_source(tmp_path: Path, source: str, said: str) -> None:
     (tmp_path / "other.c").write_text(source)
@@ -147,7 +147,7 @@ def test_a_library_of_another_source(tmp_path: Path, source: str, said: str) -> 
 
 @needs_a_compiler
 def test_compiled_source_has_no_warning(tmp_path: Path) -> None:
-    source = native.LIBRARY.with_name("native.c")
+    source = Path(native.__file__).with_name("native.c")
     flags = ["-std=c11", "-O3", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-shared", "-fPIC"]
     subprocess.run([str(COMPILER), *flags, "-o", str(tmp_path / "it.so"), str(source)], check=True)
-    assert ctypes.CDLL(str(tmp_path / "it.so")).stoker_version() == native.VERSION
+    assert ctypes.CDLL(str(tmp_path / "it.so")).stoker_native_version() == native.VERSION

@@ -17,7 +17,7 @@ from PIL import Image
 from stoker._core.native import jpeg
 from stoker.images import kernel
 
-SOURCE = jpeg.LIBRARY.with_name("jpeg.c")
+SOURCE = Path(jpeg.__file__).with_name("jpeg.c")
 COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
 LINKED = ["-ldl", "-lm", "-pthread"]
 ROOT = Path(__file__).parents[2]

@@ -442,7 +442,8 @@ class Counted(StreamIterator[Any]):
         return sample
 
     def several(self, take: Taker, samples: list[Any], most: int) -> bool | None:
-        """Appends at most `most` samples, read by `take`, as calls of `next` would return them.
+        """Appends samples, read by `take`, as calls of `next` would return them: at most `most`, and fewer where the
+        next one needs more.
 
         Returns:
             Whether the stream has ended; None if nothing was read, because `next` has to be called.
@@ -452,10 +453,11 @@ class Counted(StreamIterator[Any]):
             return None
         try:
             ended = take(self._iterator, samples, most)
-        except Exception as error:
+        except BaseException as error:
             self._seen += 1 + len(samples) - before
-            self._over.raised(error, self._seen)
-            self._asked()
+            if isinstance(error, Exception):
+                self._over.raised(error, self._seen)
+                self._asked()
             raise
         self._seen += len(samples) - before
         if ended:

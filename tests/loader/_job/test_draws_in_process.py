@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import itertools
 import random
+import signal
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -101,7 +104,7 @@ def test_batches_are_those_of_the_full_path(dataset: Drawing, batch_size: int, s
 
     quick = read(loader())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seeding, "is_there", False)
+        patch.setattr(seeding, "library", None)
         assert read(loader()) == quick
 
 
@@ -122,7 +125,7 @@ def test_resumed_in_the_middle_of_an_epoch(dataset: Drawing, batch_size: int, st
     state = loader.state_dict()
     with pytest.MonkeyPatch.context() as patch:
         if again:
-            patch.setattr(seeding, "is_there", False)
+            patch.setattr(seeding, "library", None)
         other = stoker.DataLoader(dataset, batch_size=batch_size, seed=7)
         other.load_state_dict(state)
         assert given + [batch for batch in read(other, epochs=1) if len(batch) == 2] == whole
@@ -139,7 +142,7 @@ def test_numbers_are_those_of_a_worker(workers: dict[str, Any]) -> None:
 
 def test_short_path_is_taken() -> None:
     """Otherwise these tests would compare the full path with itself, unnoticed."""
-    if not seeding.is_there:
+    if seeding.library is None:
         pytest.skip(seeding.why)
     iterator = iter(stoker.DataLoader(Drawing({}, 500), batch_size=8))
     for _ in range(9):
@@ -155,7 +158,7 @@ def test_samples_of_another_shape_take_the_full_path() -> None:
 
     seen = [batch.tolist() for batch in stoker.DataLoader(Growing(), batch_size=8, seed=1)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seeding, "is_there", False)
+        patch.setattr(seeding, "library", None)
         assert [batch.tolist() for batch in stoker.DataLoader(Growing(), batch_size=8, seed=1)] == seen
     assert [len(batch[0]) for batch in seen] == [1] * 12 + [2] * 13
 
@@ -237,7 +240,7 @@ def test_noise_is_that_of_the_full_path() -> None:
         with pytest.MonkeyPatch.context() as patch:
             look_at_few(patch, probes)
             quick = all_batches()
-            patch.setattr(seeding, "is_there", False)
+            patch.setattr(seeding, "library", None)
             assert all_batches() == quick
 
     check()
@@ -272,13 +275,13 @@ def test_noise_resumed_in_the_middle_of_an_epoch(stop: int, monkeypatch: pytest.
             break
     second = loader()
     second.load_state_dict(first.state_dict())
-    monkeypatch.setattr(seeding, "is_there", False)
+    monkeypatch.setattr(seeding, "library", None)
     assert seen + [[each.tolist() for each in batch] for batch in second] == whole
 
 
 def test_short_path_is_taken_with_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise these tests would compare the full path with itself, unnoticed."""
-    if not seeding.is_there:
+    if seeding.library is None:
         pytest.skip(seeding.why)
     look_at_few(monkeypatch)
     iterator = iter(stoker.DataLoader(Noise({n: [1, 3, 5] for n in range(300)}, 300), batch_size=8))
@@ -332,7 +335,9 @@ class WatchingStream(stoker.IterableDataset[Any]):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "workers"), [(Watching(0), 2), *((WatchingStream(begins), 1) for begins in (0, 40, 120))], ids=str
+    ("dataset", "workers"),
+    [(Watching(0), 2), *((WatchingStream(begins), 1) for begins in (0, 40, 120))],
+    ids=["by index", "a stream", "a stream from 40 on", "a stream from 120 on"],
 )
 def test_states_within_samples_are_those_of_workers(
     dataset: Any, workers: int, monkeypatch: pytest.MonkeyPatch
@@ -346,5 +351,66 @@ def test_states_within_samples_are_those_of_workers(
 
     own = all_samples()
     assert all_samples(num_workers=workers) == own
-    monkeypatch.setattr(seeding, "is_there", False)
+    monkeypatch.setattr(seeding, "library", None)
     assert all_samples() == own
+
+
+class Preempted(Exception):
+    pass
+
+
+def test_handler_that_raises_behind_a_sample_reaches_the_loop() -> None:
+    """Samples that run no Python code leave it to the loader, which has read a whole batch then."""
+    sent: list[int] = []
+
+    def handler(*_: Any) -> None:
+        sent.append(1)
+        raise Preempted
+
+    def numbers() -> Iterator[Any]:
+        alarms = [signal.SIGALRM] * (not sent)
+        return itertools.chain(range(1001), filter(_thread.interrupt_main, alarms), range(1001, 3000))
+
+    class Numbers(stoker.IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return numbers()
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        loader, seen = stoker.DataLoader(Numbers(), batch_size=8, seed=1), list[int]()
+        iterator = iter(loader)
+        with pytest.raises(Preempted):
+            while len(seen) < 2000:
+                seen += next(iterator).tolist()
+        assert len(sent) == 1
+        with pytest.raises(stoker.errors.IteratorClosedError):
+            next(iterator)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    again = stoker.DataLoader(Numbers(), batch_size=8, seed=1)
+    again.load_state_dict(loader.state_dict())
+    assert seen == [*range(len(seen))] and next(iter(again)).tolist() == [*range(len(seen), len(seen) + 8)]
+
+
+class Leaving(_Reading):
+    def __next__(self) -> Any:
+        self.number += 1
+        if self.number in self.dataset.fails:
+            self.dataset.fails -= {self.number}
+            raise SystemExit
+        return self.number
+
+
+def test_state_behind_a_sample_that_leaves_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drawing, "__iter__", lambda self: Leaving(self))
+    loader, left = stoker.DataLoader(Drawing({}, 0, frozenset({195, 198, 211})), batch_size=8, seed=1), 0
+    iterator = iter(loader)
+    for _ in range(40):
+        try:
+            next(iterator)
+        except SystemExit:
+            left += 1
+    assert left == 3
+    again = stoker.DataLoader(Drawing({}, 0), batch_size=8, seed=1)
+    again.load_state_dict(loader.state_dict())
+    assert next(iter(again)).tolist() == next(iterator).tolist()

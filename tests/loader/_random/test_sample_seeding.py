@@ -467,7 +467,7 @@ def test_a_stream_draws_the_same_from_wherever_it_is_read(
 
 
 def test_generator_unused_by_a_stream_is_seeded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seeding, "is_there", False)  # else not each seed is a call
+    monkeypatch.setattr(seeding, "library", None)  # else not each seed is a call
     worker_seeding = SampleSeeding("auto", dataset=None)
     worker_seeding.collate(SEED, 0, int)  # takes them up
     seeded: list[Any] = []

@@ -19,7 +19,7 @@ from stoker.loader._random.seeded_run import Lent, SeededRun
 
 torch = pytest.importorskip("torch")
 
-needs_it = pytest.mark.skipif(not seeding.is_there, reason=seeding.why)
+needs_it = pytest.mark.skipif(seeding.library is None, reason=seeding.why)
 
 DRAWS: list[Callable[[], Any]] = [
     lambda: None,
@@ -39,7 +39,7 @@ def test_library_is_there_where_it_can_be_built() -> None:
     """Otherwise its tests would run without it, unnoticed."""
     has_compiler = any(map(shutil.which, ("cc", "gcc", "clang")))
     refused = os.environ.get("STOKER_NATIVE") == "0"
-    assert seeding.is_there == (has_compiler and not refused), seeding.why
+    assert (seeding.library is not None) == (has_compiler and not refused), seeding.why
 
 
 def drawing(samples: list[list[int]]) -> Iterator[list[Any]]:
@@ -150,7 +150,7 @@ def test_generators_that_it_does_not_know_are_refused() -> None:
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seeding, "is_there", False)
+    monkeypatch.setattr(seeding, "library", None)
     assert SeededRun.of([], []) is None
 
 
@@ -175,7 +175,7 @@ def test_lent_generators_keep_the_numbers_of_the_loop(
     for stream, state in start.items():
         stream.restore(state)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seeding, "is_there", in_c)
+        patch.setattr(seeding, "library", seeding.library if in_c else None)
         lent = Lent(idle, [streams[name] for name in active])
     numbers = []
     for loops, samples in turns:
@@ -196,7 +196,7 @@ def test_interrupted_batch_gives_the_states_back_later(
     in_c: bool, all_idle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where an interrupt has prevented `take_back`, the next `lend` makes up for it. Taking back twice does no harm."""
-    monkeypatch.setattr(seeding, "is_there", in_c)
+    monkeypatch.setattr(seeding, "library", seeding.library if in_c else None)
     streams = [*global_streams().values()]
     for stream in streams:
         stream.seed(5)

@@ -19,7 +19,28 @@ LARGE_HERE = 16 << 20
 target line first and evicts cached data. The reader finds the copy in memory, but that much data would seldom still be
 cached. Measured in `benchmarks/results/14-native.md`."""
 
-LIBRARY = Path(__file__).with_name("native.bin")  # named `.so`, it would look like a Python extension module
+
+def opened(name: str, version: int, kind: type[ctypes.CDLL] = ctypes.CDLL) -> tuple[ctypes.CDLL | None, str]:
+    """Returns one of the libraries of this folder or None, and the reason in words.
+
+    Args:
+        name: of its source.
+        version: of its interface.
+        kind: `ctypes.PyDLL` holds the GIL in calls.
+    """
+    if os.environ.get("STOKER_NATIVE") == "0":
+        return None, "STOKER_NATIVE=0"
+    library = Path(__file__).with_name(f"{name}.bin")  # named `.so`, it would look like a Python extension module
+    if not library.exists():
+        return None, "there was no C compiler when Stoker was installed"
+    try:
+        functions = kind(str(library))
+        built = getattr(functions, f"stoker_{name}_version")()
+    except (OSError, AttributeError) as error:  # built for another machine, or truncated
+        return None, f"it cannot be loaded: {error}"
+    if built != version:
+        return None, f"it was built from other sources (version {built}, not {version}): install Stoker again"
+    return functions, "compiled"
 
 
 class Functions(NamedTuple):
@@ -41,18 +62,9 @@ class Functions(NamedTuple):
 
 
 def _loaded() -> tuple[Functions | None, str]:
-    """Returns the functions or None, and the reason in words."""
-    if os.environ.get("STOKER_NATIVE") == "0":
-        return None, "STOKER_NATIVE=0"
-    if not LIBRARY.exists():
-        return None, "there was no C compiler when Stoker was installed"
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-        version = library.stoker_version()
-    except (OSError, AttributeError) as error:  # built for another machine, or truncated
-        return None, f"it cannot be loaded: {error}"
-    if version != VERSION:
-        return None, f"it was built from other sources (version {version}, not {VERSION}): install Stoker again"
+    library, why = opened("native", VERSION)
+    if library is None:
+        return None, why
     stack, planes, walk = library.stoker_stack, library.stoker_planes, library.stoker_walk
     lookup = library.stoker_lookup
     address, number, size = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
@@ -65,7 +77,7 @@ def _loaded() -> tuple[Functions | None, str]:
         count = len(sources)
         stack(to, (address * count)(*sources), count, size)
 
-    return Functions(stacked, planes, lookup, walk), "compiled"
+    return Functions(stacked, planes, lookup, walk), why
 
 
 functions, why = _loaded()

@@ -6,18 +6,17 @@ Each caller has a second way with the same results. `STOKER_NATIVE=0` disables i
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
+from stoker._core import native
+
 VERSION = 1
-LIBRARY = Path(__file__).with_name("collation.bin")
 
 LARGE = 256 << 10
 """Bytes of a batch from which NumPy and torch copy it: they release the GIL and, torch, share the copy out."""
@@ -66,8 +65,13 @@ def _are_arrays_known() -> bool:
     return _words(shape, 2) == [2, 3] and bool((flags or 0) & 1)
 
 
-def _begun(library: ctypes.PyDLL) -> None:
-    """Hands the library the functions of Python that it calls."""
+def _loaded() -> tuple[ctypes.CDLL | None, str]:
+    """Returns the library or None, and the reason in words. The library gets the functions of Python that it calls."""
+    library, why = native.opened("collation", VERSION, ctypes.PyDLL)
+    if library is None:
+        return None, why
+    if sys.implementation.name != "cpython" or not _are_arrays_known():
+        return None, "objects of this Python or NumPy have another layout"
     python = ctypes.pythonapi
     owns = sys.version_info >= (3, 13)
     item = python.PyList_GetItemRef if owns else python.PyList_GetItem
@@ -77,28 +81,10 @@ def _begun(library: ctypes.PyDLL) -> None:
     kinds = map(id, (list, tuple, int, float, bool, True, np.ndarray))
     given = [*map(_address, functions), release, *map(_address, numbers), *kinds, _HEAD]
     library.stoker_collation_begin((ctypes.c_void_p * len(given))(*given))
-
-
-def _loaded() -> tuple[ctypes.PyDLL | None, str]:
-    """Returns the library or None, and the reason in words."""
-    if os.environ.get("STOKER_NATIVE") == "0":
-        return None, "STOKER_NATIVE=0"
-    if not LIBRARY.exists():
-        return None, "there was no C compiler when Stoker was installed"
-    try:
-        library = ctypes.PyDLL(str(LIBRARY))
-        version = library.stoker_collation_version()
-        if version != VERSION:
-            return None, f"it was built from other sources (version {version}, not {VERSION}): install Stoker again"
-        if sys.implementation.name != "cpython" or not _are_arrays_known():
-            return None, "objects of this Python or NumPy have another layout"
-        _begun(library)
-    except (OSError, AttributeError) as error:  # built for another machine, or truncated
-        return None, f"it cannot be loaded: {error}"
     thing, size, number = ctypes.py_object, ctypes.c_size_t, ctypes.c_int
     for function, last in (("numbers", number), ("arrays", size), ("tensors", size)):
         getattr(library, f"stoker_collation_{function}").argtypes = [thing, thing, last]
-    return library, "compiled"
+    return library, why
 
 
 _library, why = _loaded()

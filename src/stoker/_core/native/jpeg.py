@@ -7,12 +7,11 @@ does without it where it cannot be used. Calls release the GIL and are thread sa
 from __future__ import annotations
 
 import ctypes
-import os
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from stoker._core import native
+
 VERSION = 2
-LIBRARY = Path(__file__).with_name("jpeg.bin")
 
 DONE, DECLINED, NO_FILE, OUTSIDE, TOO_LARGE, NO_MEMORY = range(6)
 """Outcomes of a decode: pixels are there; Pillow should decide; a file could not be opened; the box is outside the
@@ -75,18 +74,9 @@ class DecoderFunctions(NamedTuple):
 
 
 def _loaded() -> tuple[DecoderFunctions | None, str]:
-    """Returns the functions or None, and the reason in words."""
-    if os.environ.get("STOKER_NATIVE") == "0":
-        return None, "STOKER_NATIVE=0"
-    if not LIBRARY.exists():
-        return None, "there was no C compiler when Stoker was installed"
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-        version = library.stoker_jpeg_version()
-    except (OSError, AttributeError) as error:  # built for another machine, or truncated
-        return None, f"it cannot be loaded: {error}"
-    if version != VERSION:
-        return None, f"it was built from other sources (version {version}, not {VERSION}): install Stoker again"
+    library, why = native.opened("jpeg", VERSION)
+    if library is None:
+        return None, why
     address, size, text, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_int
     arguments: dict[str, tuple[list[type], type]] = {
         "bind": ([text], number),
@@ -102,7 +92,7 @@ def _loaded() -> tuple[DecoderFunctions | None, str]:
         function = getattr(library, f"stoker_jpeg_{name}")
         function.argtypes, function.restype = types, result
         libraries.append(function)
-    return DecoderFunctions(*libraries), "compiled"
+    return DecoderFunctions(*libraries), why
 
 
 functions, why = _loaded()

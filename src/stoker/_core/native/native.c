@@ -23,7 +23,7 @@
 
 /* Changes with the interface of any function below: `__init__.py` rejects a library of another version. */
 enum { VERSION = 5 };
-EXPORTED int stoker_version(void) { return VERSION; }
+EXPORTED int stoker_native_version(void) { return VERSION; }
 
 /* Copies with non-temporal stores: lines that are written whole are not read first, and nothing is evicted.
    On other processors, calls `memcpy`. */

@@ -18,7 +18,7 @@
 #endif
 
 /* Changes with the interface of any function below: `seeding.py` rejects a library of another version. */
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 EXPORTED int stoker_seeding_version(void) { return VERSION; }
 
 /* A twister's words, positions that are seeded at a time, and the same for the first ones of an epoch. */
@@ -98,29 +98,27 @@ EXPORTED void stoker_seeding_begin(const Python *of_python) { py = *of_python; }
 enum { PYTHON, NUMPY, TORCH };
 
 typedef struct {
-    uint64_t kind;
+    uint64_t kind, salt;
     char *memory;                                          /* Python's: the number of used words and the words; NumPy's:
                                                               the words and the number; torch's: those in `state` */
     void *object;                                          /* the generator, or `set_state` of torch's */
-    void *bits, *state;                                    /* NumPy's bit generator; a state of torch's */
+    void *beside;                                          /* NumPy's bit generator; a state of torch's */
     char *holds_back;                                      /* NumPy's: whether a second normal number waits, and it */
+    const char *at[2];                                     /* what shows that a number was drawn */
+    uint64_t sizes[2];
 } Twister;
 
 typedef struct {
     Twister of;
-    uint64_t salt;
     uint64_t is_seeded;                                    /* for each sample; else it is only looked at */
     uint32_t *rows;                                        /* `memory` for each of up to `LANES` positions */
     const uint64_t *table;
-    const char *at[2];                                     /* what shows that a number was drawn */
-    uint64_t sizes[2];
-    char seen[2][16];                                      /* the same before the sample */
-    uint64_t key, first, stride, until;                    /* of the rows: positions in steps of `stride` */
+    char seen[2][16];                                      /* what is `at` these places before the sample */
+    uint64_t next, made, keys[LANES];                      /* of the rows: the next one, how many, and their seeds */
 } Generator;
 
 typedef struct {
     uint64_t key, position, stride;                        /* of the next sample, or the present one */
-    uint64_t taken;                                        /* samples, by the present call */
     uint64_t stop;                                         /* set by a sample that needs the other way from now on */
     uint64_t moved;                                        /* whether a generator did that was only looked at */
     uint64_t ended;
@@ -129,21 +127,22 @@ typedef struct {
 } Run;
 
 static int has_moved(const Generator *g) {
-    return memcmp(g->at[0], g->seen[0], g->sizes[0]) || (g->sizes[1] && memcmp(g->at[1], g->seen[1], g->sizes[1]));
+    const Twister *of = &g->of;
+    return memcmp(of->at[0], g->seen[0], of->sizes[0]) || (of->at[1] && memcmp(of->at[1], g->seen[1], of->sizes[1]));
 }
 
 static void look(Generator *g) {
-    for (int i = 0; i < 2; i++) memcpy(g->seen[i], g->at[i], g->sizes[i]);
+    for (int i = 0; i < 2 && g->of.at[i]; i++) memcpy(g->seen[i], g->of.at[i], g->of.sizes[i]);
 }
 
-/* Writes a row for each of `lanes` positions, seeded with `step(key, position) ^ salt`. */
-static void make_rows(Generator *g, const Run *run, int lanes) {
-    static uint64_t keys[LANES];                           /* here: the interpreter's lock is held */
-    static Lanes words[WORDS];
-    int head = g->of.kind == PYTHON;
+/* Writes a row for each of the next positions. */
+static void make_rows(Generator *g, const Run *run) {
+    static _Thread_local Lanes words[WORDS];
+    int lanes = g->made && g->next == g->made ? LANES : FEW, head = g->of.kind == PYTHON;
+    g->next = 0, g->made = (uint64_t)lanes;
     for (int lane = 0; lane < lanes; lane++)
-        keys[lane] = step(run->key, run->position + (uint64_t)lane * run->stride) ^ g->salt;
-    (head ? as_python : as_numpy)(words, keys, lanes);
+        g->keys[lane] = step(run->key, run->position + (uint64_t)lane * run->stride) ^ g->of.salt;
+    (head ? as_python : as_numpy)(words, g->keys, lanes);
     for (int lane = 0; lane < lanes; lane++) g->rows[lane * (WORDS + 1) + (head ? 0 : WORDS)] = WORDS;
     for (int i = 0; i < WORDS; i += 4) {                   /* written so that the compiler turns blocks of words */
         uint32_t turned[LANES][4];
@@ -151,8 +150,6 @@ static void make_rows(Generator *g, const Run *run, int lanes) {
             for (int word = 0; word < 4; word++) turned[lane][word] = words[i + word][lane];
         for (int lane = 0; lane < lanes; lane++) memcpy(g->rows + lane * (WORDS + 1) + head + i, turned[lane], 16);
     }
-    g->key = run->key, g->first = run->position, g->stride = run->stride;
-    g->until = run->position + run->stride * (uint64_t)lanes;
 }
 
 /* Returns whether a generator still draws from these words: `np.random.set_bit_generator` changes that. */
@@ -161,26 +158,22 @@ static int is_of(const Twister *of) {
     void *bits = py.get(of->object, py.bit_generator);
     if (!bits) return -1;
     py.release(bits);
-    return bits == of->bits;
+    return bits == of->beside;
 }
 
 static int seed(Generator *g, const Run *run) {
     Twister *of = &g->of;
+    uint64_t key = step(run->key, run->position) ^ of->salt;
     if (of->kind == TORCH) {
-        as_torch((uint64_t *)of->memory, step(run->key, run->position) ^ g->salt, g->table);
-        void *none = py.call(of->object, of->state, NULL);
+        as_torch((uint64_t *)of->memory, key, g->table);
+        void *none = py.call(of->object, of->beside, NULL);
         if (none) py.release(none);
         return !!none;
     }
     int own = is_of(of);
     if (own != 1) return own == 0;                         /* the user's, who has replaced and seeded it */
-    uint64_t distance = run->position - g->first, lane = g->stride ? distance / g->stride : 0;
-    if (g->key != run->key || g->stride != run->stride || run->position < g->first || run->position >= g->until ||
-        lane * g->stride != distance) {
-        make_rows(g, run, g->key == run->key && run->position == g->until ? LANES : FEW);
-        lane = 0;
-    }
-    memcpy(of->memory, g->rows + lane * (WORDS + 1), SIZE);
+    if (g->next == g->made || g->keys[g->next] != key) make_rows(g, run);
+    memcpy(of->memory, g->rows + g->next++ * (WORDS + 1), SIZE);
     if (of->kind == PYTHON) return !py.set(of->object, py.gauss_next, py.none);
     memset(of->holds_back, 0, HELD);
     return 1;
@@ -196,10 +189,10 @@ EXPORTED int stoker_seeding_seed(Run *run) {
 /* Appends at most `most` values of an iterator to a list, each made under seeds of its position. Fewer if the iterator
    ends, a generator moves that is only looked at, or `stop` is set. Returns -1 if an exception is set. */
 EXPORTED int stoker_seeding_take(void *iterator, void *samples, uint64_t most, Run *run) {
-    run->taken = run->stop = run->moved = run->ended = 0;
+    run->stop = run->moved = run->ended = 0;
     for (uint64_t i = 0; i < run->count; i++)
         if (!run->generators[i].is_seeded) look(&run->generators[i]);
-    while (run->taken < most && !run->stop) {
+    for (; most && !run->stop && !run->moved; most--) {
         if (stoker_seeding_seed(run)) return -1;
         void *sample = py.next(iterator);
         for (uint64_t i = 0; i < run->count; i++)
@@ -211,8 +204,7 @@ EXPORTED int stoker_seeding_take(void *iterator, void *samples, uint64_t most, R
         int failed = py.append(samples, sample);
         py.release(sample);
         if (failed) return -1;
-        run->taken++, run->position += run->stride;
-        if (run->moved) break;
+        run->position += run->stride;
     }
     return 0;
 }

@@ -344,8 +344,7 @@ class LoaderJob:
             try:
                 lend()
                 if run is not None:
-                    if run.take(key, *place(), map(fetch, following), samples, count):
-                        raise StopIteration  # the dataset did
+                    run.take(key, *place(), map(fetch, following), samples, count)
                 elif dataset is None:
                     samples.extend(map(fetch, following))
                 else:
@@ -358,8 +357,9 @@ class LoaderJob:
                 source.has_fetched(samples, error)
                 return NOT_PLAIN
             finally:
+                moved = take_back()
                 current.rng = outside
-                if moved := take_back():
+                if moved:
                     seeds.learn_moved(moved)
                 if len(active) > known:
                     seeds.put_back()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker._core.worker_info import current
 from stoker.datasets.fingerprint import same_again
+from stoker.datasets.stream import Counted
 from stoker.errors import StateMismatchError
 from stoker.loader._job.stream_sharding import Numbered, read_again, shared_out
 from stoker.loader._state.resharding import drawn_in
@@ -125,25 +126,23 @@ class OpenStream:
             self.position += not ended
 
     def several(self, seeds: SampleSeeding, samples: list[Any], most: int) -> bool | None:
-        """Appends samples as calls of `next` would return them, without their positions: at most `most`, and fewer
-        where the next one needs more.
-
-        Returns:
-            Whether the stream has ended; None if nothing was read, because `next` has to be called.
-        """
-        if type(self._source) is not Numbered:
+        """Appends samples as calls of `next` would return them, without their positions: see `Counted.several`."""
+        source = self._source
+        if type(source) is not Numbered or type(counted := source.stream) is not Counted:
             return None
-        before = len(samples)
+        before, failed = len(samples), 0
         self._into = samples, before
         take = functools.partial(seeds.several, self.seed, self.position, self._drawn)
         try:
-            return self._source.several(take, samples, most)
+            return counted.several(take, samples, most)
         except BaseException:
-            self.position += 1
+            failed = 1
             raise
         finally:
             self._into = (), 0
-            self.position += len(samples) - before
+            done = len(samples) - before + failed
+            self.position += done
+            source.position += done
 
     def again(self, seeds: SampleSeeding) -> None:
         """Seeds the generators within `next` as if nothing had been drawn."""

@@ -10,7 +10,6 @@ import itertools
 import pickle
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stoker._core.exceptions import safe_str
@@ -18,6 +17,7 @@ from stoker._core.worker_info import current
 from stoker._engine.activity import ACTIVITY, PLACE, Activity
 from stoker._engine.activity import sample as at_sample
 from stoker._engine.backend import NothingLeft, PlainGuess, StreamEnd
+from stoker._engine.process_guard import tears
 from stoker.datasets.declared import declared_by_all, undeclared
 from stoker.datasets.fingerprint import Fingerprint
 from stoker.errors import ErrorBudgetError, StateMismatchError, StreamLostError
@@ -103,7 +103,7 @@ class StreamFetcher:
         self._snapshots = Snapshots(settings.snapshot_every, when_asked=not settings.capabilities.has_workers)
         self._unit_began = 0.0
         self._may_wait = False  # whether a state does as well behind which samples are read again
-        self._left: tuple[list[Any], Exception | None] = [], None  # `plain` has read them, for the next unit
+        self._left: tuple[list[Any], list[BaseException]] = [], []  # `plain` has read them, and met an error
 
     def samples(self, work: Work, seeds: SampleSeeding, keep: RowSink | None = None) -> list[Any]:
         """Returns the samples of the next batch. `keep` gets each sample and its place, and returns its substitute.
@@ -119,13 +119,16 @@ class StreamFetcher:
         if self._resumed is not None and self._left_at_its_end(self._resumed):
             self._resumed, self._ended = None, True
         wanted = (self._settings.batch_size or 1) if self._settings.batched else 1
-        with self._as_it_was_read(seeds):
+        self._answer(seeds)
+        try:
             if not self._begun and not self._ended:
                 self._ended = self._never_opened = True  # one that cannot be opened is not tried again
                 self._begin(work, seeds)
                 self._ended, self._never_opened, self._begun = False, False, True
             with seeds.undisturbed(self.seed):
                 samples, left_out = self._read(seeds, wanted, keep)
+        finally:
+            self._answer_no_more(seeds)
         if self._ended:
             self._first_samples.end()
         if not samples or (self._settings.drop_last and len(samples) + left_out < wanted):
@@ -133,18 +136,11 @@ class StreamFetcher:
             raise NothingLeft if self._error_policy.has_met_any else StreamEnd
         return samples
 
-    @contextmanager
-    def _as_it_was_read(self, seeds: SampleSeeding) -> Iterator[None]:
-        """Within the block, a sample of a stream that must first be resumed draws the same numbers as in its turn; an
-        exhausted generator is distinguished from a stream read to its end; and samples read again must be the same.
-        """
-        self._answer(seeds)
-        try:
-            yield
-        finally:
-            self._answer_no_more(seeds)
-
     def _answer(self, seeds: SampleSeeding) -> None:
+        """Until `_answer_no_more`, a sample of a stream that must first be resumed draws the same numbers as in its
+        turn; an exhausted generator is distinguished from a stream read to its end; and samples read again must be the
+        same.
+        """
         reading = current.reading
         reading.on_resumed = lambda: None if self._stream is None else self._stream.again(seeds)
         reading.on_other_samples, reading.leaves_out = self._others, self._error_policy.is_lenient
@@ -164,21 +160,20 @@ class StreamFetcher:
 
     def _read(self, seeds: SampleSeeding, wanted: int, keep: RowSink | None) -> tuple[list[Any], int]:
         """Returns the requested number of samples, or fewer at the end, and the number of samples left out."""
-        (samples, error), self._left = self._left, ([], None)
+        (samples, errors), self._left = self._left, ([], [])
         self.positions, read = [*range(self.first, self.first + len(samples))], len(samples)
         if keep is not None:
             samples = [keep(place, sample) for place, sample in enumerate(samples)]
         left_out = in_a_row = 0
         several = keep is None and self._is_plain
-        while len(samples) + left_out < wanted:
+        while len(samples) + left_out < wanted or errors:
             self._mark[PLACE] = read
             self.read = read + 1
             if self._error_policy.knows_any:
                 self._raise_known(read)
             try:
-                if error is not None:
-                    met, error = error, None
-                    raise met
+                if errors:
+                    raise errors.pop()
                 if several and self._several(seeds, samples, wanted - left_out):
                     read, in_a_row = len(samples) + left_out, 0
                     continue
@@ -188,12 +183,12 @@ class StreamFetcher:
                 if self._error_policy.has_met(read - 1):
                     self._error_policy.gave_up(read - 1)
                 raise
-            except Exception as met:
+            except Exception as error:
                 if several:
                     read = len(samples) + left_out
                     self._mark[PLACE], self.read = read, read + 1
                 self.first = self.first if read else self._at
-                decision = self._error_policy.decide(read, None, self._at, met)
+                decision = self._error_policy.decide(read, None, self._at, error)
                 if decision == "raise":
                     raise
                 left_out += decision == "skip"
@@ -202,8 +197,8 @@ class StreamFetcher:
                 if in_a_row > max(PATIENCE, wanted):
                     raise ErrorBudgetError(
                         f"the stream raised {in_a_row} times in a row, while each of its samples was to replace the "
-                        f"one before: {type(met).__name__}: {safe_str(met)}. Is all of it out of reach?"
-                    ) from met
+                        f"one before: {type(error).__name__}: {safe_str(error)}. Is all of it out of reach?"
+                    ) from error
             else:
                 if sample is _END:
                     break
@@ -226,7 +221,7 @@ class StreamFetcher:
         """
         if not (self._begun and self._is_plain):
             return False
-        going_on, error = True, None
+        going_on, errors = True, list[BaseException]()
         self.positions = []
         self._answer(seeds)
         try:
@@ -235,20 +230,22 @@ class StreamFetcher:
                 while going_on and len(samples) < wanted:
                     self.read = len(samples) + 1
                     going_on = self._several(seeds, samples, wanted)
-            except Exception as met:
-                error = met
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) or tears(error):
+                    raise
+                errors.append(error)
             finally:
                 seeds.refuse(restore)
         finally:
             self._answer_no_more(seeds)
-        if len(samples) < wanted or current.reading.keeps_own:
-            self.leave(samples, error)
+        if errors or len(samples) < wanted or current.reading.keeps_own:
+            self._left = samples, errors
             return False
         return True
 
-    def leave(self, samples: list[Any], error: Exception | None = None) -> None:
-        """Leaves the samples that `plain` has read, and the error behind them, to the next unit."""
-        self._left = samples, error
+    def leave(self, samples: list[Any]) -> None:
+        """Leaves the samples that `plain` has read to the next unit."""
+        self._left = samples, []
 
     def plain_state(self) -> State:
         """Returns what `state` has pickled, behind a batch of `plain`."""
@@ -276,11 +273,9 @@ class StreamFetcher:
             done = len(samples) - before
             self._at = begin + done
             self.positions.extend(range(begin, begin + done))
-        if ended is None:
-            return False
-        self._at -= not ended
-        self._ended = ended
-        return not ended
+        self._ended, going_on = bool(ended), ended is False
+        self._at -= going_on
+        return going_on
 
     def _raise_known(self, place: int) -> None:
         """Raises the fault of a sample that ends its workers. The stream cannot skip it, so the stream ends."""

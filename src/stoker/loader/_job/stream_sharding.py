@@ -16,7 +16,7 @@ from stoker._core.worker_info import current
 from stoker.datasets.chain import ChainDataset
 from stoker.datasets.combining import shard_of, shards_of
 from stoker.datasets.declared import declared_by_all, undeclared
-from stoker.datasets.stream import Counted, State, Stream, StreamIterator, Taker, resume
+from stoker.datasets.stream import State, Stream, StreamIterator, resume
 from stoker.datasets.worker_share import OfWorker
 from stoker.errors import ShardingError, StateMismatchError
 from stoker.loader._job.stream_guesses import FirstSamples
@@ -49,35 +49,23 @@ class Numbered(StreamIterator[tuple[int, Any]]):
 
     Attributes:
         position: of the next sample.
+        stream: the samples.
     """
 
     def __init__(self, dataset: Any, state: State | None) -> None:
         self.position = 0 if state is None else state["position"]
-        self._stream = resume(dataset, None if state is None else state["stream"])
+        self.stream = resume(dataset, None if state is None else state["stream"])
 
     def __next__(self) -> tuple[int, Any]:
         self.position += 1
         try:
-            return self.position - 1, next(self._stream)
+            return self.position - 1, next(self.stream)
         except StopIteration:
             self.position -= 1
             raise
 
-    def several(self, take: Taker, samples: list[Any], most: int) -> bool | None:
-        """Reads samples as `Counted.several` does; they have no positions beside them."""
-        if type(self._stream) is not Counted:
-            return None
-        before = len(samples)
-        try:
-            return self._stream.several(take, samples, most)
-        except BaseException:
-            self.position += 1
-            raise
-        finally:
-            self.position += len(samples) - before
-
     def state_dict(self) -> State:
-        return {"position": self.position, "stream": self._stream.state_dict()}
+        return {"position": self.position, "stream": self.stream.state_dict()}
 
 
 class _Strided(StreamIterator[tuple[int, Any]]):

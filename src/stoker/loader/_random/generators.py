@@ -20,8 +20,8 @@ import numpy as np
 from stoker._core.native import seeding
 from stoker.loader._random.mersenne_twister import (
     WORDS,
-    InC,
     TorchTwister,
+    in_c,
     memory_at,
     place_of_held_back,
     seen_in,
@@ -60,7 +60,8 @@ class RandomState(Protocol):
 
     `state()` returns a value that stays equal until a number is drawn, and that `restore()` accepts. `seed()` takes any
     64-bit key; streams of the same kind with different `salt` give different numbers for the same key. `drawn()`
-    returns whether a number was drawn since the latest `seed()`, at a lower cost than comparing two states.
+    returns whether a number was drawn since the latest `seed()`, at a lower cost than comparing two states. `in_c()`
+    returns it as compiled code needs it, as long as it lives; None if that cannot seed it.
 
     Attributes:
         salt: copies of a generator in other processes have the same.
@@ -78,7 +79,7 @@ class RandomState(Protocol):
 
     def drawn(self) -> bool: ...
 
-    def in_c(self) -> InC | None: ...
+    def in_c(self) -> seeding.Twister | None: ...
 
 
 def salt_of(state: object) -> int:
@@ -134,105 +135,80 @@ class PythonState:
     def drawn(self) -> bool:
         return bool((self.state() if self._head is None else self._head.tobytes()) != self._seeded)
 
-    def in_c(self) -> InC | None:
-        """Returns what compiled code needs to seed this generator and to look at it; None if it cannot."""
+    def in_c(self) -> seeding.Twister | None:
         if self._memory is None or self._head is None or type(self._generator) is not random.Random:
             return None
-        return InC(seeding.PYTHON, self.salt, (self._head,), self._memory, self._generator)
+        return in_c(seeding.PYTHON, self.salt, [self._head], self._memory, self._generator)
 
 
 class LegacyState:
     """A `np.random.RandomState` over a Mersenne twister, including NumPy's global one.
 
     NumPy's public calls copy the words one by one (50 us), so the words are read and written at the address that NumPy
-    gives (`BitGenerator.ctypes`). The cached second number of a normal pair lies elsewhere. It appears only after a
-    draw, so it is read only then, and seeding drops it.
+    gives (`BitGenerator.ctypes`), and the second number of a normal pair where `place_of_held_back` has found it.
     """
 
     def __init__(self, generator: np.random.RandomState, salt: int | None = None) -> None:
         self._generator = generator
         self._bits = generator._bit_generator  # keeps the words alive
-        public = self._public()
-        memory = memory_at(self._bits.ctypes.state_address)
-        words, used = public["state"]["key"].astype(np.uint32), public["state"]["pos"]
-        self._direct = memory[:WORDS].tobytes() == words.tobytes() and memory[WORDS] == used
-        self._memory = memory if self._direct else memory.copy()
+        words, at = memory_at(self._bits.ctypes.state_address), place_of_held_back()
+        self._memory, self._holds_back, self._second = words.copy(), np.zeros(1, np.int32), np.zeros(1)
+        self._direct = False
+        self._read()
+        if at is not None and words.tobytes() == self._memory.tobytes():
+            self._direct, self._memory = True, words
+            self._holds_back = memory_at(id(generator) + at, ctypes.c_int32, 1)
+            self._second = memory_at(id(generator) + at + 8, ctypes.c_double, 1)
         self._words, self._bytes = self._memory[:WORDS], self._memory.data.cast("B")
         # A word and the number of used words: 624 draws change the word, and seed() too
         self._tail = self._memory[WORDS - 1 :]
-        self._held_back: float | None = public["gauss"] if public["has_gauss"] else None
-        at = place_of_held_back() if self._direct and type(generator) is np.random.RandomState else None
-        self._holds_back = None if at is None else memory_at(id(generator) + at, ctypes.c_int32, 1)
-        self._second = None if at is None else memory_at(id(generator) + at + 8, ctypes.c_double, 1)
-        self._seen = self._seeded = self._read()
         self._seeded_tail = self._tail.tobytes()
         self.salt = salt_of(self.state()) if salt is None else salt
 
     def state(self) -> tuple[bytes, float | None]:
-        seen = self._read()
-        if self._holds_back is not None and self._second is not None:
-            return seen, float(self._second[0]) if self._holds_back[0] else None
-        if seen != self._seen or self._held_back is not None:
-            public = self._public()
-            self._seen, self._held_back = seen, public["gauss"] if public["has_gauss"] else None
-        return seen, self._held_back
+        self._read()
+        return self._memory.tobytes(), float(self._second[0]) if self._holds_back[0] else None
 
     def is_of(self, generator: Any) -> bool:
         """Returns whether `generator` still draws from these words: `np.random.set_bit_generator` changes that."""
         return generator is self._generator and generator._bit_generator is self._bits
 
     def restore(self, state: tuple[bytes, float | None]) -> None:
-        if not self.is_of(self._generator):
-            return
-        if self._holds_back is not None and self._second is not None:
+        if self.is_of(self._generator):
             self._bytes[:], self._holds_back[0], self._second[0] = state[0], state[1] is not None, state[1] or 0.0
-            return
-        present = self._read()
-        if present != self._seeded and (present != self._seen or self._held_back is not None):
-            self._generator.seed(0)  # the one cheap call that drops a cached normal number; only a draw leaves one
-        self._bytes[:] = state[0]
-        self._seen, self._held_back = state
-        if self._held_back is not None or not self._direct:
-            self._publish()
+            self._write()
 
     def seed(self, key: int) -> None:
         if not self.is_of(self._generator):
             return  # replaced by the user, and seeded by the user until the next epoch's search finds it
         key ^= self.salt
         self._generator.seed(key & 0xFFFFFFFF)
-        if not self._direct:
-            self._read()
+        self._read()
         self._words *= np.uint32(key >> 32 | 1)
-        self._seen, self._held_back = self._memory.tobytes(), None
-        self._seeded, self._seeded_tail = self._seen, self._tail.tobytes()
-        if not self._direct:
-            self._publish()
+        self._seeded_tail = self._tail.tobytes()
+        self._write()
 
     def drawn(self) -> bool:
-        if not self._direct:
-            self._read()
+        self._read()
         return self._tail.tobytes() != self._seeded_tail
 
-    def in_c(self) -> InC | None:
-        """Returns what compiled code needs to seed this generator and to look at it; None if it cannot."""
-        if self._holds_back is None or not self.is_of(self._generator):
+    def in_c(self) -> seeding.Twister | None:
+        own, bits, held = self._generator, self._bits, self._holds_back
+        if not self._direct or type(own) is not np.random.RandomState or not self.is_of(own):
             return None
-        return InC(seeding.NUMPY, self.salt, (self._tail,), self._memory, self._generator, self._bits, self._holds_back)
+        return in_c(seeding.NUMPY, self.salt, [self._tail], self._memory, own, bits, held)
 
-    def _read(self) -> bytes:
+    def _read(self) -> None:
         if not self._direct:
-            inner = self._public()["state"]
-            self._words[:], self._memory[WORDS] = inner["key"], inner["pos"]
-        return self._memory.tobytes()
+            state: Any = self._generator.get_state(legacy=False)
+            self._memory[:WORDS], self._memory[WORDS] = state["state"]["key"], state["state"]["pos"]
+            self._holds_back[0], self._second[0] = state["has_gauss"], state["gauss"]
 
-    def _public(self) -> dict[str, Any]:
-        state: Any = self._generator.get_state(legacy=False)
-        return dict(state)
-
-    def _publish(self) -> None:
-        inner = {"key": self._words.copy(), "pos": int(self._memory[WORDS])}
-        held_back = {"has_gauss": int(self._held_back is not None), "gauss": self._held_back or 0.0}
-        self._generator.set_state({"bit_generator": "MT19937", "state": inner, **held_back})
+    def _write(self) -> None:
+        if not self._direct:
+            words = {"key": self._words.copy(), "pos": int(self._memory[WORDS])}
+            held_back = {"has_gauss": int(self._holds_back[0]), "gauss": float(self._second[0])}
+            self._generator.set_state({"bit_generator": "MT19937", "state": words, **held_back})
 
 
 class NumpyState:
@@ -268,8 +244,7 @@ class NumpyState:
     def drawn(self) -> bool:
         return self.state() != self._seeded
 
-    def in_c(self) -> None:
-        """Compiled code cannot seed it."""
+    def in_c(self) -> None: ...
 
 
 def _comparable(state: dict[str, Any]) -> dict[str, Any]:
@@ -300,6 +275,7 @@ class TorchState:
         self.salt = salt_of(self.state()) if salt is None else salt
         fresh = torch.Generator().manual_seed(generator.initial_seed())
         self._template = fresh.get_state()
+        self._set_state = generator.set_state  # under torch's lock
         slots = self._template.numpy().view(np.uint64)
         self._words = slots[3 : 3 + WORDS]
         # Old checkpoints keep torch from changing this layout. If torch changes it, seeding uses 32 bits.
@@ -315,7 +291,7 @@ class TorchState:
         return self._latest
 
     def restore(self, state: bytes) -> None:
-        self._generator.set_state(_tensor_of(state))
+        self._set_state(_tensor_of(state))
         self._seen, self._latest = _seen_in(state), state
 
     def seed(self, key: int) -> None:
@@ -323,7 +299,7 @@ class TorchState:
         if self._direct:
             np.multiply(TABLE, np.uint64(key), out=self._words)
             np.right_shift(self._words, _HALF, out=self._words)
-            self._generator.set_state(self._template)
+            self._set_state(self._template)
         else:
             self._generator.manual_seed(key >> 1)
         self._seeded = self._public() if self._twister is None else self._twister.glance()
@@ -331,12 +307,10 @@ class TorchState:
     def drawn(self) -> bool:
         return bool((self._public() if self._twister is None else self._twister.glance()) != self._seeded)
 
-    def in_c(self) -> InC | None:
-        """Returns what compiled code needs to seed this generator and to look at it; None if it cannot."""
+    def in_c(self) -> seeding.Twister | None:
         if self._twister is None or not self._direct:
             return None
-        twister, set_state = self._twister, self._generator.set_state  # under torch's lock
-        return InC(seeding.TORCH, self.salt, twister.places, self._words, set_state, state=self._template)
+        return in_c(seeding.TORCH, self.salt, self._twister.places, self._words, self._set_state, self._template)
 
     def _public(self) -> bytes:
         return bytes(self._generator.get_state().numpy())

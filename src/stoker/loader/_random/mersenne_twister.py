@@ -12,7 +12,8 @@ import functools
 import os
 import random
 import sys
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -99,13 +100,16 @@ class TorchTwister:
 
     Args:
         address: of the words.
+
+    Attributes:
+        places: the memory of `glance`.
     """
 
     def __init__(self, address: int) -> None:
         self._held_back = memory_at(address + 2500, ctypes.c_uint8, 17)
         self._head = memory_at(address - 20, ctypes.c_uint8, 13)
         self._words_from_next = memory_at(address - 4)
-        self._start = self._words_from_next[:2]
+        self.places = self._head, self._words_from_next[:2]
 
     @classmethod
     def of(cls, generator: Any) -> TorchTwister | None:
@@ -119,14 +123,9 @@ class TorchTwister:
         held_back, head = self._held_back.tobytes(), self._head.tobytes()
         return head, self._words_from_next.tobytes(), _held(held_back[:5], held_back[8:])
 
-    @property
-    def places(self) -> tuple[Memory, Memory]:
-        """Returns the memory of `glance`."""
-        return self._head, self._start
-
     def glance(self) -> tuple[bytes, bytes]:
         """Returns the part that shows whether the generator was drawn from, or seeded, since it was seeded."""
-        return self._head.tobytes(), self._start.tobytes()
+        return self._head.tobytes(), self.places[1].tobytes()
 
 
 Seen = tuple[bytes, bytes, "tuple[bytes, bytes] | None"]
@@ -180,24 +179,22 @@ def offset_in_torchs() -> int | None:
         return None
 
 
-class InC(NamedTuple):
-    """A generator for `seeding.c`: `seeding.TwisterFields` has these fields, as addresses.
+def in_c(
+    kind: int,
+    salt: int,
+    looked_at: Sequence[Memory],
+    memory: Memory,
+    generator: object,
+    beside: object = None,
+    holds_back: Memory | None = None,
+) -> seeding.Twister:
+    """Returns a generator for `seeding.c`, which explains the fields. The caller keeps what it consists of.
 
-    Attributes:
+    Args:
         looked_at: memory that shows whether a number was drawn.
     """
-
-    kind: int
-    salt: int
-    looked_at: tuple[Memory, ...]
-    memory: Memory
-    object: Any
-    bits: Any = None
-    holds_back: Memory | None = None
-    state: Any = None
-
-    def fields(self) -> seeding.TwisterFields:
-        """Returns the addresses."""
-        holds_back = None if self.holds_back is None else self.holds_back.ctypes.data
-        objects = id(self.object), id(self.bits), id(self.state)
-        return seeding.TwisterFields(self.kind, self.memory.ctypes.data, *objects, holds_back)
+    held = None if holds_back is None else holds_back.ctypes.data
+    twister = seeding.Twister(kind, salt, memory.ctypes.data, id(generator), id(beside), held)
+    for place, seen in enumerate(looked_at):
+        twister.at[place], twister.sizes[place] = seen.ctypes.data, seen.nbytes
+    return twister

@@ -157,13 +157,13 @@ class SampleSeeding:
         self._waits: tuple[int, dict[str, int], int] | None = None  # key, draws and position of the latest `_wait`
         self._lent_for: tuple[int, dict[str, int], int] | None = None
         self._lent = Lent((), ())  # for these: in process
-        self._lends = False
         self._waiting_until = math.inf  # the last position for which they wait
         self._waiting: list[tuple[str, RandomState]] = []
         self._at = 0
         self._others: list[RandomState] = []
         self._seeder: SeededRun | None = None  # seeds the others, and looks at those that wait
-        self._runs: dict[tuple[int, ...], SeededRun | None] = {}  # by the generators that are seeded, and watched
+        self._run_for: list[Sequence[RandomState]] = []
+        self._run: SeededRun | None = None  # for these generators: seeded, and watched
         self._running: SeededRun | None = None
 
     def plain(self) -> tuple[list[tuple[RandomState, Any]], SeededRun | None] | None:
@@ -427,25 +427,22 @@ class SampleSeeding:
             return None
         before, self._running = len(samples), run
         most = int(min(most, self._waiting_until - position + 1))
+        ended = True
         try:
             ended = run.take(key, position, 1, iterator, samples, most)
         except BaseException:
-            self._at = position + len(samples) - before
-            self._note_what_was_drawn_from(self._at)
             self._waiting_for = None  # an error callback may draw as well
             raise
         finally:
-            self._running = None
-        self._at = position + len(samples) - before - (not ended)
-        if run.has_moved:
-            self._note_what_was_drawn_from(self._at)
+            self._running, self._at = None, position + len(samples) - before - (not ended)
+            if run.has_moved:
+                self._note_what_was_drawn_from(self._at)
         return ended
 
     def _run_of(self, seeded: list[RandomState], watched: list[RandomState]) -> SeededRun | None:
-        name = (len(seeded), *map(id, seeded), *map(id, watched))
-        if name not in self._runs:
-            self._runs[name] = SeededRun.of(seeded, watched)
-        return self._runs[name]
+        if self._run_for != [seeded, watched]:
+            self._run_for, self._run = [[*seeded], watched], SeededRun.of(seeded, watched)
+        return self._run
 
     def _note_what_was_drawn_from(self, position: int) -> None:
         for whose, stream in self._waiting:
@@ -520,7 +517,7 @@ class SampleSeeding:
                 self._lent_for = waits
                 self._lent = Lent([*first[1].items()], self._others)
             self._lent.lend()
-            self._lends, self._waiting_for = True, waits[0]
+            self._waiting_for = waits[0]
         elif restore:
             self._to_put_back = [(stream, stream.state()) for stream in self._all()]
             self._waiting_for = None
@@ -531,12 +528,10 @@ class SampleSeeding:
 
     def refuse(self, restore: bool) -> None:
         """Ends what `allow` has begun."""
-        self._restore, self._streams = restore, False
-        if restore and self._lends:
-            self._lends = False
-            self._lent.take_back()
         if restore:
+            self._lent.take_back()
             self.put_back()
+        self._restore, self._streams = restore, False
 
     def _once(self, purpose: int, seed: int, position: int, call: Callable[[], T]) -> T:
         key = self._begin(seed, purpose)
@@ -546,8 +541,8 @@ class SampleSeeding:
 
     def _wait(self, key: int, position: int) -> None:
         waits, first = self._waits, self._first_states
-        is_as_before = waits is not None and waits[0] == key and waits[1] is self._drawn
-        if waits is not None and first is not None and is_as_before and waits[2] <= position <= self._waiting_until:
+        waits_on = waits is not None and waits[0] == key and waits[1] is self._drawn and waits[2] <= position
+        if waits_on and first is not None and position <= self._waiting_until:
             for stream, state in first[1].items():
                 stream.restore(state)
             self._waiting_for = key
@@ -609,8 +604,6 @@ class SampleSeeding:
                 self._found[name] = (generator, stream)
             elif self._tell is not None and type(generator).__module__.partition(".")[0] not in _LIBRARIES:
                 self._tell(_REFUSES.format(type(generator).__name__))
-        streams = {id(stream) for _, stream in self._found.values()}
-        self._runs = {name: run for name, run in self._runs.items() if streams.issuperset(name[1:])}
         self._globals = {
             whose: self._found[id(generator)][1]
             for whose, generator in global_generators().items()

@@ -12,49 +12,41 @@ import numpy as np
 
 from stoker._core.native import seeding
 from stoker.loader._random.generators import TABLE, RandomState
-from stoker.loader._random.mersenne_twister import WORDS, InC
+from stoker.loader._random.mersenne_twister import WORDS
 
 
 class SeededRun:
-    """Generators for `seeding.take`.
+    """Generators that compiled code seeds, and looks at. See `of`."""
 
-    Args:
-        seeded: generators that are seeded for each sample.
-        watched: generators that are not; the first sample that draws from one is the last of a call of `take`.
-    """
-
-    def __init__(self, seeded: Sequence[InC], watched: Sequence[InC]) -> None:
-        self._kept = [*seeded, *watched]
-        self._generators = (seeding.GeneratorFields * len(self._kept))()
-        self._rows = np.empty((len(seeded), seeding.LANES, WORDS + 1), np.uint32)
-        for number, (generator, known) in enumerate(zip(self._generators, self._kept, strict=True)):
-            generator.of, generator.salt, generator.is_seeded = known.fields(), known.salt, number < len(seeded)
-            generator.table = TABLE.ctypes.data
-            if number < len(seeded):
-                generator.rows = self._rows[number].ctypes.data
-            for place, memory in enumerate(known.looked_at):
-                generator.at[place], generator.sizes[place] = memory.ctypes.data, memory.nbytes
-        self._run = seeding.RunFields(count=len(self._kept), generators=self._generators)
+    def __init__(self, streams: Sequence[RandomState], known: Sequence[seeding.Twister | None], seeded: int) -> None:
+        self._library: Any = seeding.library
+        self._streams = streams  # they keep the memory alive
+        self._generators = (seeding.GeneratorFields * len(known))()
+        self._rows = np.empty((seeded, seeding.LANES, WORDS + 1), np.uint32)
+        for generator, twister in zip(self._generators, known, strict=True):
+            generator.of, generator.table = twister, TABLE.ctypes.data
+        for generator, rows in zip(self._generators, self._rows):  # noqa: B905 - those that are seeded
+            generator.is_seeded, generator.rows = True, rows.ctypes.data
+        self._run = seeding.RunFields(count=len(known), generators=self._generators)
         self._address = ctypes.addressof(self._run)
-        self._streams: list[RandomState] = []  # they keep the memory alive
 
     @classmethod
     def of(cls, seeded: Sequence[RandomState], watched: Sequence[RandomState]) -> SeededRun | None:
-        """Returns a run; None if compiled code cannot seed one of the generators, or is not there."""
-        if not seeding.is_there:
-            return None
-        known = [[stream.in_c() for stream in streams] for streams in (seeded, watched)]
-        if any(stream is None for streams in known for stream in streams):
-            return None
-        run = cls(*known)  # type: ignore[arg-type]
-        run._streams = [*seeded, *watched]
-        return run
+        """Returns a run; None if compiled code cannot seed one of the generators, or is not there.
+
+        Args:
+            seeded: generators that are seeded for each sample.
+            watched: generators that are not; the first sample that draws from one is the last of a call of `take`.
+        """
+        streams = *seeded, *watched
+        known = [None] if seeding.library is None else [stream.in_c() for stream in streams]
+        return None if None in known else cls(streams, known, len(seeded))
 
     def seed(self, key: int, position: int) -> None:
         """Seeds the generators for one sample; in less time where positions ascend one by one."""
         run = self._run
         run.key, run.position, run.stride = key, position, 1
-        seeding.seed(self._address)
+        self._library.stoker_seeding_seed(self._address)
 
     def take(
         self, key: int, position: int, stride: int, iterator: Iterator[Any], samples: list[Any], most: int
@@ -69,7 +61,7 @@ class SeededRun:
         """
         run = self._run
         run.key, run.position, run.stride = key, position, stride
-        seeding.take(iterator, samples, most, self._address)
+        self._library.stoker_seeding_take(iterator, samples, most, self._address)
         return bool(run.ended)
 
     @property
@@ -93,20 +85,23 @@ class Lent:
     """
 
     def __init__(self, idle: Sequence[tuple[RandomState, Any]], active: Sequence[RandomState]) -> None:
+        self._library: Any = seeding.library
         self._others: list[tuple[RandomState, Any]] = []
-        self._swapped: list[tuple[RandomState, Any, InC]] = []
+        self._swapped: list[tuple[RandomState, Any]] = []
+        twisters: list[seeding.Twister] = []
         for stream, own in (*idle, *((stream, None) for stream in active)):
-            known = stream.in_c() if seeding.is_there else None
+            known = None if seeding.library is None else stream.in_c()
             # A second number of a normal pair shows that a sample has drawn
             if known is None or known.kind == seeding.TORCH or (own is not None and own[1] is not None):
                 self._others.append((stream, own))
             else:
-                self._swapped.append((stream, own, known))
-        self._count = len(self._swapped)
+                self._swapped.append((stream, own))
+                twisters.append(known)
+        self._count = len(twisters)
         self._fields = (seeding.LentFields * self._count)()
         self._memory = np.empty((self._count, WORDS + 1), np.uint32)
-        for lent, (_, own, known), loops in zip(self._fields, self._swapped, self._memory, strict=True):
-            lent.of, lent.loops = known.fields(), loops.ctypes.data
+        for lent, of, (_, own), loops in zip(self._fields, twisters, self._swapped, self._memory, strict=True):
+            lent.of, lent.loops = of, loops.ctypes.data
             if own is not None:
                 lent.own = np.frombuffer(own[0], np.uint8).ctypes.data
         self._address = ctypes.addressof(self._fields)
@@ -121,7 +116,7 @@ class Lent:
             if own is not None:
                 stream.restore(own)
         if self._count:
-            seeding.lend(self._address, self._count)
+            self._library.stoker_seeding_lend(self._address, self._count)
 
     def take_back(self) -> list[RandomState]:
         """Restores the states of the loop, also when it is interrupted; returns the idle ones that samples have drawn
@@ -135,8 +130,8 @@ class Lent:
 
     def _take_back(self) -> list[RandomState]:
         moved: list[RandomState] = []
-        if self._count and seeding.take_back(self._address, self._count):
-            moved = [stream for lent, (stream, *_) in zip(self._fields, self._swapped, strict=True) if lent.moved]
+        if self._count and self._library.stoker_seeding_take_back(self._address, self._count):
+            moved = [stream for lent, (stream, _) in zip(self._fields, self._swapped, strict=True) if lent.moved]
         if self._loops is not None:
             moved += [stream for stream, own in self._others if own is not None and stream.state() != own]
             for (stream, _), state in zip(self._others, self._loops, strict=True):
