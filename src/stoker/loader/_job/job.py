@@ -55,7 +55,6 @@ from stoker.loader._random.generators import loaded_torch, mix
 from stoker.loader._random.mersenne_twister import offset_in_torchs
 from stoker.loader._random.sample_rng import SampleRNG, TasksRNG
 from stoker.loader._random.sample_seeding import SampleSeeding, Seeding, key_of_samples, weakly
-from stoker.loader._random.seeded_run import Lent
 
 if TYPE_CHECKING:
     from stoker.collate._compiled.incremental import RowSink
@@ -289,18 +288,17 @@ class LoaderJob:
         if self._settings.iterable:
             return None if self._has_workers else self._plain_stream()
         source = self._source
-        fetch, plain = source.fetch, seeds.plain()
+        fetch = source.fetch
         is_settled = convert is not None if compiled is None else compiled.is_settled
         is_plain = self._gathered is None and not self._knows and is_settled
         if not is_plain or observer.current is not None:  # who measures each batch
             return None
         if compiled is not None and (fetch_all := source.fetch_all) is not None:
             return self._plain_whole(seed, place, fetch_all, compiled)
-        if fetch is None or plain is None:
+        if fetch is None or (plain := seeds.plain()) is None:
             return None
-        (idle, run), active = plain, seeds.active
+        (lent, run), active = plain, seeds.active
         known = len(active)
-        lent = Lent(idle, active)
         lend, take_back, dataset, key = lent.lend, lent.take_back, source.indexed, key_of_samples(seed)
         pending: Iterator[Any] = iter(())
         count = 0
@@ -329,6 +327,18 @@ class LoaderJob:
                 pass
             return at
 
+        stopped: list[StopIteration] = []
+
+        def fetched() -> Iterator[Any]:
+            """Keeps what would look like the end of the samples."""
+            for index in noted() if has_process else pending:
+                try:
+                    sample = fetch(index)
+                except StopIteration as error:
+                    stopped.append(error)
+                    return
+                yield sample
+
         # A weak reference: `rng` keeps `begin_rng`
         rng.key, rng.find_position, weak_rng = key, begin_rng, weakref.proxy(rng)
 
@@ -344,9 +354,11 @@ class LoaderJob:
             try:
                 lend()
                 if run is not None:
-                    run.take(key, *place(), map(fetch, following), samples, count)
+                    if run.take(key, *place(), fetched(), samples, count):
+                        raise stopped.pop()
                 elif dataset is None:
-                    samples.extend(map(fetch, following))
+                    for index in following:
+                        samples.append(fetch(index))
                 else:
                     append = samples.append
                     for index in following:
@@ -603,6 +615,8 @@ class LoaderJob:
         self._short = None  # it keeps this job
         if self._awaiting is not None:
             self._awaiting.end()
+        if self._seeding is not None:
+            self._seeding.give_back()
 
     def _rows(self, work: Work, seeds: SampleSeeding, first: int, last: int) -> Any:
         """Returns a run of a batch's rows. Samples raise their own errors; all other errors are left to the worker that

@@ -166,9 +166,9 @@ class SampleSeeding:
         self._run: SeededRun | None = None  # for these generators: seeded, and watched
         self._running: SeededRun | None = None
 
-    def plain(self) -> tuple[list[tuple[RandomState, Any]], SeededRun | None] | None:
-        """Returns the generators to watch and the states that they have in samples, and what seeds those that samples
-        draw from, None if there are none; None while samples need more.
+    def plain(self) -> tuple[Lent, SeededRun | None] | None:
+        """Returns the generators, to be lent to each batch, and what seeds those that samples draw from, None if there
+        are none; None while samples need more.
         """
         if self._probes > 0 or self._rng.streams or self._bystanders or self._torch_is_new():
             return None
@@ -178,7 +178,8 @@ class SampleSeeding:
         if self._active and (run is None or self._rest):
             return None
         self._rng.beside = self._active
-        return [*(self._idle_states or ())], run
+        self._lent_for, self._lent = None, Lent(self._idle_states or (), self._active)
+        return self._lent, run
 
     @property
     def active(self) -> list[RandomState]:
@@ -529,9 +530,13 @@ class SampleSeeding:
     def refuse(self, restore: bool) -> None:
         """Ends what `allow` has begun."""
         if restore:
-            self._lent.take_back()
-            self.put_back()
+            self.give_back()
         self._restore, self._streams = restore, False
+
+    def give_back(self) -> None:
+        """Restores the states of the training loop, also those that an interrupt has left with samples."""
+        self._lent.take_back()
+        self.put_back()
 
     def _once(self, purpose: int, seed: int, position: int, call: Callable[[], T]) -> T:
         key = self._begin(seed, purpose)
