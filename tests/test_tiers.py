@@ -80,6 +80,10 @@ FILES = {
         def test_dear(): pass
         @pytest.mark.slow
         def test_slow(): pass
+        @pytest.mark.slow
+        @pytest.mark.parametrize("x", "ab")
+        @pytest.mark.parametrize("y", "cd")
+        def test_two(x, y): pass
         @pytest.mark.long
         def test_long(): pass
         """,
@@ -97,11 +101,12 @@ def project(tmp_path: Path) -> Path:
     ("arguments", "ran"),
     [
         ([], "cheap"),
-        (["--tier=slow"], "dear slow a"),
-        (["-m", "long or slow"], "long slow"),
+        (["--tier=slow"], "dear slow a two[c-a] two[d-b]"),
+        (["-m", "long"], "long two[c-b] two[d-a]"),
+        (["test_mixed.py::test_two[c-b]"], "two[c-b]"),
         (["test_dear.py"], "a"),
         (["test_mixed.py::test_long", "."], "long cheap"),
-        (["-n", "1", "--tier=slow"], "dear slow a"),
+        (["-n", "1", "--tier=slow"], "dear slow a two[c-a] two[d-b]"),
         (["-n", "1", "test_mixed.py::test_dear"], "dear"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,

@@ -22,7 +22,6 @@ import pytest
 
 import stoker
 from stoker._engine.fork import births, template
-from stoker._engine.serialize import main_module
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,20 +30,6 @@ pytestmark = [
 
 WITHIN = 20
 """Seconds for the end of a process."""
-
-
-@pytest.fixture(autouse=True)
-def few_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out the packages that tests beside this one use: its package names those tests."""
-    named, of_tests = main_module.of_installed_packages, {"hypothesis", "numpy", "pytest", "stoker", "sympy", "torch"}
-
-    def few(*arguments: Any) -> list[str]:
-        return [one for one in named(*arguments) if is_own(one) or one.partition(".")[0] in of_tests]
-
-    def is_own(name: str) -> bool:
-        return name in sys.stdlib_module_names or "pytest-of-" in str(sys.modules[name].__file__)
-
-    monkeypatch.setattr(main_module, "of_installed_packages", few)
 
 
 class Asked:
