@@ -152,7 +152,16 @@ def mask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     os.umask(0o077)
 
 
-@pytest.mark.parametrize("change", [environment, environment_of_c, directory, path, arguments, limit, mask])
+@pytest.mark.parametrize(
+    "change",
+    [
+        environment,
+        environment_of_c,
+        directory,
+        limit,
+        *(pytest.param(one, marks=pytest.mark.long) for one in (path, arguments, mask)),
+    ],
+)
 def test_workers_see_what_changed_since_the_last_birth(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, change: Callable[..., None]
 ) -> None:
