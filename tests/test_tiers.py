@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -62,6 +65,18 @@ def test_files_without_a_test_of_the_tier(tmp_path: Path, name: str, text: str, 
     path.write_text(text)
     left_out = {tier for tier in ("quick", "slow", "all") if tiers.is_left_out(path, name, tier, RECORD)}
     assert left_out == without
+
+
+@pytest.mark.parametrize(("folder", "least", "most"), [("faults", 1, 3), ("pinned", 2, 7)])
+def test_each_value_occurs_once_or_twice(folder: str, least: int, most: int) -> None:
+    cases: list[Any] = [
+        SimpleNamespace(nodeid=f"tests/{folder}/test_a.py::test_x[{pair}]", callspec=SimpleNamespace(_idlist=[*pair]))
+        for pair in ("ad", "ae", "af", "bd", "be", "bf", "cd", "ce", "cf")
+    ]
+    left_out = [*tiers.beyond_each_value(cases)]
+    kept = [case.callspec._idlist for case in cases if case not in left_out]
+    assert len(kept) <= most
+    assert {min(Counter(values).values()) for values in zip(*kept, strict=True)} == {least}
 
 
 FILES = {
