@@ -57,10 +57,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     """The files of the site by their paths; one that is no page is an empty one."""
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings_handlers.python")
-    folder = ROOT / "build" / "site"
-    sources = [path for name in ("docs", "src") for path in (ROOT / name).rglob("*.*")] + [ROOT / "mkdocs.yml"]
-    newest = max(path.stat().st_mtime for path in sources if "__pycache__" not in path.parts)
-    if not (folder / "sitemap.xml").exists() or (folder / "sitemap.xml").stat().st_mtime < newest:  # no `make docs`
+    folder = ROOT / "build" / "site"  # of `make docs`, if nothing has changed since
+    sources = [ROOT / "mkdocs.yml", *(ROOT / "docs").rglob("*.*"), *(ROOT / "src").rglob("*.py")]
+    newest = max(path.stat().st_mtime for path in sources)
+    if not (folder / "sitemap.xml").exists() or (folder / "sitemap.xml").stat().st_mtime < newest:
         folder = tmp_path_factory.mktemp("site")
         _build(folder)
     built = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
