@@ -23,7 +23,13 @@ FIGURES = ["name", "loading_rate", "rate", "wait_share", "first_batch", "cpu_sec
 
 @pytest.mark.parametrize(
     ("loader", "backend"),
-    [("stoker", "serial"), ("stoker", "thread"), ("stoker", "process"), ("images", "thread"), ("images", "process")],
+    [
+        ("stoker", "serial"),
+        pytest.param("stoker", "thread", marks=pytest.mark.long),
+        ("stoker", "process"),
+        ("images", "thread"),
+        pytest.param("images", "process", marks=pytest.mark.long),  # `make demo`
+    ],
 )
 def test_a_run_with_each_backend(
     photos: Path, tmp_path: Path, loader: str, backend: str, program: Callable[..., Any]

@@ -233,8 +233,8 @@ def test_forks_of_template_seed_the_generators_of_sympy() -> None:
         "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
         "file = open('/dev/null')",
         "import random; generator = random.Random()",
-        "import numpy; generators = {'of a class': numpy.random.RandomState()}",
-        "import numpy; draw = numpy.random.default_rng().random",
+        pytest.param("import numpy; generators = {'of a class': numpy.random.RandomState()}", marks=pytest.mark.long),
+        pytest.param("import numpy; draw = numpy.random.default_rng().random", marks=pytest.mark.long),
     ],
     ids=["a thread", "an open file", "a generator", "a state", "a method of a generator"],
 )
