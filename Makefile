@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 .PRECIOUS: %/samples.sqlite
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-frameworks test-all test-long test-tiers full azurite soak bench bench-quick gpu lint docs clean
+.PHONY: help ready demo test test-slow test-frameworks test-all test-long test-tiers full azurite soak bench bench-quick gpu lint docs clean
 
 # Else each process, and the tests start thousands, would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,6 +17,9 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 TORCH ?= torch==2.13.0
 # Pairs with that torch; its compiled operators do not load beside a CPU torch, and its transforms do without them.
 TORCHVISION ?= torchvision==0.29.1
+EXTRAS ?= dev docs demo test
+space := $(subst :,,: :)
+extras = $(subst $(space),$(shell echo ,),$(strip torch $(EXTRAS)))
 # What installing compiles.
 NATIVE := hatch_build.py $(wildcard src/stoker/_core/native/*.[ch])
 PHOTOS ?= build/photos
@@ -62,7 +65,7 @@ help:
 	@echo 'make test-frameworks   Lightning, Accelerate, Transformers, Hugging Face datasets, Ignite, and libraries with threads'
 	@echo 'make test-all   these three'
 	@echo 'make test-long   properties with many more cases, for 10 minutes'
-	@echo 'make full    everything that is too long for CI: test-long, a real browser, emulators of stores, the frameworks in environments of their own'
+	@echo 'make full    everything that is too long for CI: test-long, all cases marked long, a real browser, emulators of stores, the frameworks in environments of their own'
 	@echo 'make soak    random faults, loaders and resumes for 30 minutes; `make soak SECONDS=60` for one'
 	@echo 'make bench   all measurements against the loader of torch, for some minutes; `make bench-quick` is shorter'
 	@echo 'make gpu     what only a GPU can show: tests and rates, in under 8 minutes (GPU_FAKE=1: a dry run on the CPU)'
@@ -79,14 +82,16 @@ test: $(VENV)/.demo $(VENV)/.test $(VENV)/.torchvision
 test-slow: $(VENV)/.demo $(VENV)/.test $(VENV)/.torchvision
 	$(BIN)/python -m pytest --tier=slow $(TOGETHER) $(PYTEST_ARGS)
 
-# What needs torch alone is left out: `make test` and `make test-slow` run it.
+WHICH ?= not long and not slow
+# What needs torch alone is left out: `make test` and `make test-slow` run it. Ray comes first, so that its tests stay in
+# one process and share one cluster.
 test-frameworks: $(VENV)/.test $(VENV)/.frameworks
-	$(BIN)/python -m pytest -m 'not long and not slow' $(TOGETHER) $(PYTEST_ARGS) \
+	$(BIN)/python -m pytest -m '$(WHICH)' $(TOGETHER) $(PYTEST_ARGS) tests/_engine/machines/test_ray.py \
 		tests/loader/test_frameworks.py tests/loader/test_resuming_elsewhere.py \
 		tests/_engine/serialize/test_pickler.py::test_arrow_and_pandas_go_beside_the_pickle \
 		tests/_engine/process/test_native_libraries.py tests/integrations tests/collate/test_graph.py \
-		tests/pinned/test_pickles.py tests/_engine/machines/test_ray.py --ignore-glob='*/test_installed_*' --ignore-glob='*/test_install_c*' \
-		--ignore-glob='*/test_install_refusals.py'
+		tests/pinned/test_pickles.py --ignore-glob='*/test_installed_*' --ignore-glob='*/test_install_[ciwr]*' \
+		--ignore-glob='*/test_checkpoint_ranks.py' --ignore-glob='*/test_distributed.py'
 
 test-all: test-slow test-frameworks test
 
@@ -103,8 +108,9 @@ test-long: $(VENV)/.demo $(VENV)/.test
 
 # For an hour and some gigabytes. Chromium is the system's: apt install chromium.
 full: test-long $(VENV)/.browser $(VENV)/.test-full azurite
-	$(BIN)/python -m pytest -m long tests/_engine tests/diagnostics tests/faults tests/images tests/pinned tests/sources \
-		$(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m long tests --ignore=tests/loader --ignore=tests/samplers --ignore=tests/datasets \
+		--ignore=tests/benchmarks --ignore=tests/_engine/supervision $(PYTEST_ARGS)
+	$(MAKE) test-frameworks VENV=build/full/frameworks WHICH=long
 	$(BIN)/python -m pytest tests/sources/test_cloud_stores.py tests/sources/hdf5/test_raw_chunks.py $(PYTEST_ARGS)
 	$(BIN)/python scripts/frameworks_matrix.py build/full
 	$(if $(REPOSITORIES),$(BIN)/python scripts/published_scripts.py $(REPOSITORIES) build/published)
@@ -160,6 +166,12 @@ $(VENV)/.demo $(VENV)/.test $(VENV)/.frameworks $(VENV)/.bench $(VENV)/.dev $(VE
 	@echo 'installing stoker[torch,$*] ...'
 	@$(PIP) -e '.[torch,$*]'
 	@touch $@
+
+# What several commands add, at once, as .ci/run does: each installation compiles, and solves the dependencies anew.
+ready: $(VENV)/.torch
+	@echo 'installing stoker[$(extras)] ...'
+	@$(PIP) -e '.[$(extras)]'
+	@touch $(EXTRAS:%=$(VENV)/.%)
 
 # The emulator of Azure's store: build/azurite. Where npm is missing, tests that need it say so.
 azurite:

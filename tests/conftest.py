@@ -13,9 +13,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -36,7 +38,7 @@ try:
 except ImportError:
     pass
 else:  # the same examples in every run, more of them in CI, and no clock: the machine may be busy
-    EXAMPLES = 50 if os.environ.get("CI") else 15
+    EXAMPLES = 30 if os.environ.get("CI") else 15
     hypothesis.settings.register_profile(
         "stoker", deadline=None, derandomize=True, database=None, max_examples=EXAMPLES
     )
@@ -152,6 +154,24 @@ def a_small_heap() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(heap_sharing, "worth_it", lambda: False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def modules_of_one_test() -> Iterator[None]:
+    """A folder of tests names all tests in it: each clean worker would import what they import, for seconds."""
+    from stoker._engine.serialize import main_module
+
+    variables_of = main_module.variables_of
+
+    def variables(module: ModuleType) -> Mapping[str, Any]:
+        found = variables_of(module)
+        if str(found.get("__name__")).partition(".")[0] != "tests" or "__path__" not in found:
+            return found
+        return {name: value for name, value in found.items() if not isinstance(value, ModuleType)}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main_module, "variables_of", variables)
         yield
 
 

@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -64,6 +67,18 @@ def test_files_without_a_test_of_the_tier(tmp_path: Path, name: str, text: str, 
     assert left_out == without
 
 
+@pytest.mark.parametrize(("folder", "least", "most"), [("faults", 1, 3), ("pinned", 2, 7)])
+def test_each_value_occurs_once_or_twice(folder: str, least: int, most: int) -> None:
+    cases: list[Any] = [
+        SimpleNamespace(nodeid=f"tests/{folder}/test_a.py::test_x[{pair}]", callspec=SimpleNamespace(_idlist=[*pair]))
+        for pair in ("ad", "ae", "af", "bd", "be", "bf", "cd", "ce", "cf")
+    ]
+    left_out = [*tiers.beyond_each_value(cases)]
+    kept = [case.callspec._idlist for case in cases if case not in left_out]
+    assert len(kept) <= most
+    assert {min(Counter(values).values()) for values in zip(*kept, strict=True)} == {least}
+
+
 FILES = {
     "conftest.py": """
         from pathlib import Path
@@ -80,6 +95,10 @@ FILES = {
         def test_dear(): pass
         @pytest.mark.slow
         def test_slow(): pass
+        @pytest.mark.slow
+        @pytest.mark.parametrize("x", "ab")
+        @pytest.mark.parametrize("y", "cd")
+        def test_two(x, y): pass
         @pytest.mark.long
         def test_long(): pass
         """,
@@ -97,11 +116,12 @@ def project(tmp_path: Path) -> Path:
     ("arguments", "ran"),
     [
         ([], "cheap"),
-        (["--tier=slow"], "dear slow a"),
-        (["-m", "long or slow"], "long slow"),
+        (["--tier=slow"], "dear slow a two[c-a] two[d-b]"),
+        (["-m", "long"], "long two[c-b] two[d-a]"),
+        (["test_mixed.py::test_two[c-b]"], "two[c-b]"),
         (["test_dear.py"], "a"),
         (["test_mixed.py::test_long", "."], "long cheap"),
-        (["-n", "1", "--tier=slow"], "dear slow a"),
+        (["-n", "1", "--tier=slow"], "dear slow a two[c-a] two[d-b]"),
         (["-n", "1", "test_mixed.py::test_dear"], "dear"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,

@@ -2,9 +2,10 @@
 
 `make test` takes the quick tier, `make test-slow` (`--tier=slow`) all others but those marked `long`. Slow are tests
 marked `slow`, and those that this plugin marks `thorough`: cases that start a clean interpreter, as their parameters
-say, and functions that a recorded run found costly (`tiers.json`; `make test-tiers` records anew). A file without a
-test of the tier is not imported. What the command line names, a file or a test, runs whatever its tier. An expression
-after `-m` stands in the place of the tier.
+say, and functions that a recorded run found costly (`tiers.json`; `make test-tiers` records anew). Where the
+parameters of a slow function multiply, CI takes cases in which each value of each parameter occurs, and the others are
+marked `long`. A file without a test of the tier is not imported. What the command line names, a file or a test, runs
+whatever its tier. An expression after `-m` stands in the place of the tier.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import resource
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,9 @@ QUICK_ANYWAY = {  # a program for each way to end
 
 DEAR_METHODS = {"test_workers_of_each_birth_give_all_samples", "test_torchs_loader_reads_it"}
 """Of `DatasetSuite`: the others start workers by fork alone, if any."""
+
+EXACT = tuple(f"tests/{name}/" for name in ("same_data", "conformance", "pinned", "loader/_state", "loader/_epoch"))
+"""Folders that look for samples that are lost, repeated or different: there each value occurs twice."""
 
 SLOW_FILE = re.compile(r"^pytestmark = .*\bmark\.slow\b", re.MULTILINE)
 HINT = re.compile(r"\bslow\b|spawn|forkserver|program|DatasetSuite|faults\.matrix")
@@ -123,6 +127,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_thorough(item.nodeid, config.stash[LOADED]):
             item.add_marker("thorough")
+    for item in beyond_each_value([item for item in items if tier_of(item) == "slow"]):
+        item.add_marker("long")
     if config.option.markexpr:
         return
     tiers = {"quick", "slow"} if config.option.tier == "all" else {config.option.tier}
@@ -139,6 +145,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
     items[:] = kept
     config.hook.pytest_deselected(items=others)
+
+
+def beyond_each_value(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Cases of a function beyond those in which each value of each parameter occurs."""
+    functions: dict[tuple[str, str], list[tuple[set[tuple[int, str]], pytest.Item]]] = defaultdict(list)
+    for item in items:
+        names = item.callspec._idlist if hasattr(item, "callspec") else ()  # one for each list of values
+        functions[function_of(item.nodeid)].append((set(enumerate(names)), item))
+    for (file, _), cases in functions.items():
+        occur = Counter(value for values, _ in cases for value in values)
+        missing = {value: min(times, 1 + file.startswith(EXACT)) for value, times in occur.items()}
+        while any(missing.values()):
+            chosen = max(cases, key=lambda case: sum(missing[value] > 0 for value in case[0]))
+            cases.remove(chosen)
+            missing.update((value, max(0, missing[value] - 1)) for value in chosen[0])
+        yield from (item for values, item in cases if values)
 
 
 def tier_of(item: pytest.Item) -> str:

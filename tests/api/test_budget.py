@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,15 @@ def house() -> ModuleType:
     return module
 
 
-def test_no_house_is_above_its_budget(house: ModuleType) -> None:
+@pytest.fixture(scope="module")
+def source(house: ModuleType) -> Any:
+    """What is known of the package, which takes seconds to read."""
+    return house.House()
+
+
+def test_no_house_is_above_its_budget(source: Any) -> None:
     budget = json.loads((FOLDER / "house.json").read_text())
-    figures = house.House().figures()
+    figures = source.figures()
     assert {name: row.keys() for name, row in figures.items()} == {name: row.keys() for name, row in budget.items()}
     above = [
         f"{name}: {figure} {row[figure]}, of {most}"
@@ -38,15 +45,14 @@ def test_no_house_is_above_its_budget(house: ModuleType) -> None:
     )
 
 
-def test_map_of_the_houses_is_up_to_date(house: ModuleType) -> None:
-    source = house.House()
+def test_map_of_the_houses_is_up_to_date(house: ModuleType, source: Any) -> None:
     (shown,) = house.MAP.findall(house.GUIDE.read_text())
     assert shown == house.house_map(source), "run: python scripts/house.py --map"
     assert [one.folder for one in source.modules.values() if one.is_package and not one.summary] == []
 
 
-def test_no_import_goes_through_a_wall(house: ModuleType) -> None:
-    through = {name: others for name, others in house.House().walls.items() if others}
+def test_no_import_goes_through_a_wall(source: Any) -> None:
+    through = {name: others for name, others in source.walls.items() if others}
     assert not through, (
         f"{through}: private modules of another house. Use a public module or a name of `stoker.extend`, or move the "
         "file into the house that uses it"

@@ -30,6 +30,7 @@ def figures(name: str, case: str, path: Path) -> Any:
     return {name: {rival: told and told["median"] for rival, told in by.items()} for name, by in found}
 
 
+@pytest.mark.long
 def test_chaos(tmp_path: Path) -> None:
     found = figures("chaos", "segfaults", tmp_path / "results.json")
     assert found["batches delivered"]["stoker"] == 782 > found["batches delivered"]["torch"]

@@ -70,10 +70,15 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
             ["stoker", "torch", "torch, best", "gather alone", "bare"],
             marks=pytest.mark.long,
         ),
-        ("tokens", "tokens", ["stoker", "torch", "torch, 2 workers", "gather alone", "bare, own memory", "bare"]),
+        pytest.param(
+            "tokens",
+            "tokens",
+            ["stoker", "torch", "torch, 2 workers", "gather alone", "bare, own memory", "bare"],
+            marks=pytest.mark.long,
+        ),
         pytest.param("tokens", "Megatron", ["Megatron", "Megatron, bare"], marks=pytest.mark.long),
         pytest.param("arrays", "npz", ["stoker", "bare", "torch"], marks=pytest.mark.long),
-        ("dicts", "dicts, collation alone", ["stoker", "general", "torch"]),
+        pytest.param("dicts", "dicts, collation alone", ["stoker", "general", "torch"], marks=pytest.mark.long),
         pytest.param("ragged", "ragged texts, 2 workers", ["stoker", "torch"], marks=pytest.mark.long),
         pytest.param(
             "streams", "noise, 2 workers", ["stoker", "stoker, seeding='worker'", "torch"], marks=pytest.mark.long
@@ -100,6 +105,7 @@ def test_a_benchmark_runs(name: str, case: str, rivals: list[str], tmp_path: Pat
     assert results["environment"]["kernel"] == os.uname().release
 
 
+@pytest.mark.long
 def test_trainers_epochs_are_measured_under_both_engines(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     results = run("trainers", "--case", "plain", "--data", tmp_path / "pictures", results=tmp_path / "results.json")
@@ -119,6 +125,7 @@ def test_missing_framework_is_named() -> None:
     assert set(json.loads(ended.stdout.splitlines()[-1]).values()) == {"not installed"}
 
 
+@pytest.mark.long
 def test_an_image_folder_beside_torchvisions(tmp_path: Path) -> None:
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("the rival is not installed")
@@ -169,11 +176,7 @@ IMAGES = [
 @pytest.mark.parametrize(
     ("name", "case", "figures"),
     [
-        (
-            "images",
-            "no step",
-            IMAGES,
-        ),
+        pytest.param("images", "no step", IMAGES, marks=pytest.mark.long),
         pytest.param(
             "images",
             "fast decoder",

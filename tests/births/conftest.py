@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> Run:
             command += ["-i", "-q"] if how == "typed" else ["-"]
             sent = text
         done = subprocess.run(
-            command, input=sent, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=55
+            command, input=sent, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=110
         )
         if done.returncode:
             return done.stderr.strip().splitlines()[-1]

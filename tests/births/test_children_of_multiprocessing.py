@@ -315,7 +315,7 @@ def test_an_iterator_of_a_foreign_thread_ends_in_silence(run: Any) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("coverage") is None, reason="needs coverage")
-@pytest.mark.parametrize("birth", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("birth", ["fork", pytest.param("forkserver", marks=pytest.mark.long), "spawn"])
 def test_coverage_sees_the_lines_of_workers(birth: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         dedent("""

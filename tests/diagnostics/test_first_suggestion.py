@@ -52,6 +52,15 @@ SAID: dict[str, tuple[Any, ...]] = {
 }
 """By the program: the cause, the words with which the suggestion begins, and more that it holds."""
 
+SAME_CAUSE = {
+    "a slow sampler",
+    "an index that each worker reads",
+    "one loader with persistent workers, samples that sleep",
+    "samples that sleep in several epochs",
+    "a worker for each CPU, samples that compute",
+}
+"""Programs beside another one of the same cause, which CI leaves out: each takes seconds."""
+
 
 @pytest.fixture(scope="module")
 def programs() -> ModuleType:
@@ -71,7 +80,9 @@ def test_each_program_has_its_cause(programs: ModuleType) -> None:
     assert list(SAID) == list(programs.PROGRAMS)
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in SAME_CAUSE else []) for name in SAID]
+)
 def test_first_suggestion(name: str, programs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = programs.PROGRAMS[name]
     if program.library == "stoker":

@@ -57,14 +57,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     """The files of the site by their paths; one that is no page is an empty one."""
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings_handlers.python")
-    folder = tmp_path_factory.mktemp("site")
+    folder = ROOT / "build" / "site"  # of `make docs`, if nothing has changed since
+    sources = [ROOT / "mkdocs.yml", *(ROOT / "docs").rglob("*.*"), *(ROOT / "src").rglob("*.py")]
+    newest = max(path.stat().st_mtime for path in sources)
+    if not (folder / "sitemap.xml").exists() or (folder / "sitemap.xml").stat().st_mtime < newest:
+        folder = tmp_path_factory.mktemp("site")
+        _build(folder)
+    built = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    pages = {name: Page(path.read_text()) for name, path in built.items() if name.endswith(".html")}
+    return pages | {name: Page("") for name in built.keys() - pages.keys()}
+
+
+def _build(folder: Path) -> None:
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     run = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=380)
     assert run.returncode == 0, run.stdout + run.stderr
-    built = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    pages = {name: Page(path.read_text()) for name, path in built.items() if name.endswith(".html")}
-    return pages | {name: Page("") for name in built.keys() - pages.keys()}
 
 
 def target_of(page: str, link: str) -> tuple[str, str] | None:

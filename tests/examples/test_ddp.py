@@ -47,6 +47,7 @@ def run(ranks: int, *arguments: object) -> tuple[list[tuple[int, ...]], list[flo
     )
 
 
+@pytest.mark.long
 def test_ddp_resumes_on_another_number_of_ranks(tmp_path: Path) -> None:
     file = tmp_path / "digits.pt"
     whole, losses, right = run(1)

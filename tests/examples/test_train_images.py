@@ -23,7 +23,13 @@ FIGURES = ["name", "loading_rate", "rate", "wait_share", "first_batch", "cpu_sec
 
 @pytest.mark.parametrize(
     ("loader", "backend"),
-    [("stoker", "serial"), ("stoker", "thread"), ("stoker", "process"), ("images", "thread"), ("images", "process")],
+    [
+        ("stoker", "serial"),
+        pytest.param("stoker", "thread", marks=pytest.mark.long),
+        ("stoker", "process"),
+        ("images", "thread"),
+        pytest.param("images", "process", marks=pytest.mark.long),  # `make demo`
+    ],
 )
 def test_a_run_with_each_backend(
     photos: Path, tmp_path: Path, loader: str, backend: str, program: Callable[..., Any]
@@ -45,6 +51,7 @@ def test_a_run_with_each_backend(
     assert figures["cpu_seconds"] > 0
 
 
+@pytest.mark.long  # `make demo` is the same, which CI runs
 def test_train_images_compares_three_ways_to_load(photos: Path, program: Callable[..., Any]) -> None:
     with program("train_images.py", "--data", photos, "--epochs", 1, "--batch-size", 8) as training:
         assert training.end() == 0, training.output
@@ -63,6 +70,7 @@ def test_train_images_compares_three_ways_to_load(photos: Path, program: Callabl
     assert all(re.fullmatch(figure, row[3]) for row in cells[2:])
 
 
+@pytest.mark.long
 def test_torch_gets_processes_for_want_of_threads(photos: Path, program: Callable[..., Any]) -> None:
     arguments = ["--data", photos, "--loader", "torch", "--backend", "thread", "--epochs", 1]
     with program("train_images.py", *arguments) as training:

@@ -17,7 +17,7 @@ from types import TracebackType
 
 import pytest
 
-DEADLINE = 40.0
+DEADLINE = 100.0
 """Until a program says what it is waited for: machines are busy."""
 
 PRELUDE = r'''

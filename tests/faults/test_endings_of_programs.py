@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 QUICK = 2.0
 """Seconds after the program's end when nothing of it is left."""
 
-DEADLINE = 40.0
+DEADLINE = 100.0
 """Until a program ends: machines are busy."""
 
 FROZEN = 1.2

@@ -136,6 +136,7 @@ def test_end_of_a_rank_leaves_the_others(folder: str) -> None:
     assert batches == model(1)
 
 
+@pytest.mark.long
 def test_ranks_that_leave_while_they_start(folder: str) -> None:
     with loader(Pooled(), 1, folder) as one:
         iterator = iter(one)

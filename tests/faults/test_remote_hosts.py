@@ -99,6 +99,7 @@ class Slow(Numbered):
         return 100 * SAMPLES
 
 
+@pytest.mark.long
 def test_busy_workers_are_joined_by_another_machine() -> None:
     with loader(Slow(), "auto", LocalCluster(2)) as remote:  # type: ignore[arg-type]
         assert "up to 2, as they are needed, on other machines" in str(remote.describe())
@@ -148,6 +149,7 @@ def test_late_answer_of_a_paused_host_is_dropped(tmp_path: Path) -> None:
     assert batches == expected
 
 
+@pytest.mark.long
 def test_sample_that_kills_its_worker_is_found_and_left_out() -> None:
     told: list[Event] = []
     with (

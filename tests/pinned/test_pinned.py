@@ -132,9 +132,13 @@ def found(name: str, backend: str) -> dict[str, Any]:
 
 
 CASES = [(name, backend) for name in LOADERS for backend in RAN.get(name, BACKENDS)]
-# clean workers import what the process of all tests has imported: seconds for each
+# Clean workers take seconds to start, so CI has some of them.
+IN_CI = ("stream", "shuffled", "augmented", "weighted")
 MARKED, RESUMED = (
-    [pytest.param(*case, marks=[mark] if case[1] == "forkserver" else []) for case in CASES]
+    [
+        pytest.param(*case, marks=[] if case[1] != "forkserver" else [mark] if case[0] in IN_CI else [pytest.mark.long])
+        for case in CASES
+    ]
     for mark in (pytest.mark.slow, pytest.mark.long)
 )
 

@@ -198,6 +198,6 @@ def main(data, context):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["spawn", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_calls_in_clean_workers_are_torchs(same: Any, context: str) -> None:
     same(CLEAN, context=context, fresh=True, timeout=120)

@@ -55,7 +55,7 @@ GETSTATE = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["spawn", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_getstate_runs_once_for_all_workers(same, context):
     row = "`__getstate__` of a dataset, there"
     theirs, ours = same(GETSTATE, context=context, fresh=True, timeout=90, differs=row)

@@ -52,7 +52,7 @@ SHARED_TENSORS = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["spawn", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_shared_tensors_are_one_memory(same, context):
     same(SHARED_TENSORS, context=context, fresh=True, timeout=120, grace=10)  # torch's manager ends after 2 s
 
@@ -89,7 +89,7 @@ QUEUES_OF_TENSORS = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["spawn", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_queues_of_tensors_work_as_in_torch(same, context):
     same(QUEUES_OF_TENSORS, context=context, fresh=True, timeout=120)
 

@@ -22,7 +22,6 @@ import pytest
 
 import stoker
 from stoker._engine.fork import births, template
-from stoker._engine.serialize import main_module
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,20 +30,6 @@ pytestmark = [
 
 WITHIN = 20
 """Seconds for the end of a process."""
-
-
-@pytest.fixture(autouse=True)
-def few_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out the packages that tests beside this one use: its package names those tests."""
-    named, of_tests = main_module.of_installed_packages, {"hypothesis", "numpy", "pytest", "stoker", "sympy", "torch"}
-
-    def few(*arguments: Any) -> list[str]:
-        return [one for one in named(*arguments) if is_own(one) or one.partition(".")[0] in of_tests]
-
-    def is_own(name: str) -> bool:
-        return name in sys.stdlib_module_names or "pytest-of-" in str(sys.modules[name].__file__)
-
-    monkeypatch.setattr(main_module, "of_installed_packages", few)
 
 
 class Asked:
@@ -167,7 +152,16 @@ def mask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     os.umask(0o077)
 
 
-@pytest.mark.parametrize("change", [environment, environment_of_c, directory, path, arguments, limit, mask])
+@pytest.mark.parametrize(
+    "change",
+    [
+        environment,
+        environment_of_c,
+        directory,
+        limit,
+        *(pytest.param(one, marks=pytest.mark.long) for one in (path, arguments, mask)),
+    ],
+)
 def test_workers_see_what_changed_since_the_last_birth(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, change: Callable[..., None]
 ) -> None:
@@ -239,8 +233,8 @@ def test_forks_of_template_seed_the_generators_of_sympy() -> None:
         "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
         "file = open('/dev/null')",
         "import random; generator = random.Random()",
-        "import numpy; generators = {'of a class': numpy.random.RandomState()}",
-        "import numpy; draw = numpy.random.default_rng().random",
+        pytest.param("import numpy; generators = {'of a class': numpy.random.RandomState()}", marks=pytest.mark.long),
+        pytest.param("import numpy; draw = numpy.random.default_rng().random", marks=pytest.mark.long),
     ],
     ids=["a thread", "an open file", "a generator", "a state", "a method of a generator"],
 )

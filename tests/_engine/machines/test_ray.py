@@ -110,7 +110,7 @@ def as_list(samples: list[Any]) -> list[Any]:
     return samples
 
 
-@pytest.mark.parametrize("pool", [None, "classes"])
+@pytest.mark.parametrize("pool", [pytest.param(None, marks=pytest.mark.long), "classes"])
 def test_error_has_the_line_that_names_classes(cluster: Any, pool: str | None) -> None:
     def loaded(classes: list[str]) -> list[Any]:
         remote = stoker.Ray(1, address=cluster.address, pool=pool, classes=classes)
@@ -200,6 +200,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:worker . (.* is lost|cannot be started again):stoker.StokerWarning")
 def test_node_that_is_killed_and_another_that_joins(cluster: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"

@@ -297,7 +297,7 @@ def test_retiring_worker_is_busy_until_it_has_answered() -> None:
     assert dispatch.busy == set()
 
 
-@settings(max_examples=300)
+@settings(max_examples=max(100, settings().max_examples))
 @given(data=st.data(), workers=st.integers(1, 9), at_once=st.integers(1, 3), shares=st.booleans())
 def test_decisions_are_those_of_a_look_at_all_workers(
     data: st.DataObject, workers: int, at_once: int, shares: bool

@@ -563,7 +563,11 @@ class Waits(Made):
         return index, os.getpid()
 
 
-@pytest.mark.parametrize("settings", [*SETTINGS[:2], {"collate_fn": together}], ids=["", "persistent", "whole batches"])
+@pytest.mark.parametrize(
+    "settings",
+    [SETTINGS[0], pytest.param(SETTINGS[1], marks=pytest.mark.long), {"collate_fn": together}],
+    ids=["", "persistent", "whole batches"],
+)
 def test_samples_that_wait_get_more_workers_within_the_epoch(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ def script(text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.long), "2"])
 def test_both_engines_give_the_same_batches(workers: str, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     script(TRAINS)
