@@ -7,13 +7,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from stoker.diagnostics.recorder import EpochRecord, Recorder, described
 
 
 @dataclass(frozen=True)
-class BatchLimit:
+class _Order:
+    """An order to a program, which reaches it as text in a variable of the environment."""
+
+    def as_text(self) -> str:
+        """Returns the order as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> Self:
+        """Returns the order that `as_text` gave."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class BatchLimit(_Order):
     """When a program has been measured for long enough. The first loader that reaches it ends the program.
 
     With a limit in seconds, a second epoch and those after it are measured to their ends: short epochs count as wholes.
@@ -44,15 +58,6 @@ class BatchLimit:
         if self.batches is not None:
             return batches >= self.batches
         return batches >= self.skip + self.least and seconds >= self.seconds
-
-    def as_text(self) -> str:
-        """Returns the limit as text for a variable of the environment."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_text(cls, text: str) -> BatchLimit:
-        """Returns the limit that `as_text` gave."""
-        return cls(**json.loads(text))
 
 
 class EnoughBatches(SystemExit):
@@ -132,7 +137,7 @@ class LimitedRecorder(Recorder):
 
 
 @dataclass(frozen=True)
-class ProfileOrder:
+class ProfileOrder(_Order):
     """The loader and the batches to profile.
 
     Attributes:
@@ -146,12 +151,3 @@ class ProfileOrder:
     batches: int
     site: str | None = None
     stacks: bool = False
-
-    def as_text(self) -> str:
-        """Returns the order as text for a variable of the environment."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_text(cls, text: str) -> ProfileOrder:
-        """Returns the order that `as_text` gave."""
-        return cls(**json.loads(text))
