@@ -26,7 +26,6 @@ class NumberColumn:
     """A column of numbers, or of arrays of one shape: `array[i]` is the value of row i.
 
     Attributes:
-        array: the values, rows first.
         kind: the type of the values: Python's, a NumPy scalar's, or `np.ndarray`.
         mask: True for rows whose value is None; None if there are no such rows.
     """
@@ -77,7 +76,6 @@ class TextColumn:
     Attributes:
         buffer: all values joined, strings as UTF-8.
         offsets: the start of each value, then the end of the last one, as int64.
-        kind: `str` or `bytes`.
         mask: True for rows whose value is None; None if there are no such rows.
     """
 
@@ -125,11 +123,7 @@ class TextColumn:
 
 
 class Builder:
-    """Collects the values of one column. The first value that is not None sets the type.
-
-    Args:
-        name: of the column, for error messages.
-    """
+    """Collects the values of one column. The first value that is not None sets the type."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -23,10 +23,6 @@ def become_stream(dataset: Any, form: type[Stream[Any]]) -> None:
 
     Loaders use `isinstance`, so a stream must be one by its class, and only the constructor sees the argument.
     (`__init__` does this, because `__new__` would hide the arguments from `help()` and complicate pickling.)
-
-    Args:
-        dataset: an instance of the first base of `form`.
-        form: a subclass of that class and of `Stream`.
     """
     if isinstance(dataset, form):
         return

@@ -63,7 +63,6 @@ class WatchedProgram:
     Args:
         engine: "torch" leaves the loaders as they are, "stoker" puts Stoker's engine in their place.
         limit: ends the program after some batches.
-        override: for its loaders.
         asked: whether the program is sent lines on its standard input.
         profile: what is to be profiled in it; None for no profile.
 

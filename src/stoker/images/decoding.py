@@ -165,7 +165,6 @@ class Wanted(NamedTuple):
         crop: corners in the image; None for the whole.
         size: width and height to which that is resized; None to leave it.
         window: corners of the part of that which is wanted; None for all.
-        flip: whether the result is mirrored.
         mode: "RGB" or "L".
         resample: the filter, a key of `FILTERS`.
         scaling: whether the transform of a JPEG may scale.
@@ -180,11 +179,7 @@ class Wanted(NamedTuple):
     scaling: bool
 
     def crop_in(self, size: tuple[int, int], name: str) -> Corners:
-        """Returns the crop in an image of this size.
-
-        Raises:
-            ImageArgumentError: it is not inside the image.
-        """
+        """Returns the crop in an image of this size."""
         if self.crop is None:
             return (0, 0, *size)
         if self.crop[2] > size[0] or self.crop[3] > size[1]:
@@ -192,11 +187,7 @@ class Wanted(NamedTuple):
         return self.crop
 
     def window_in(self, size: tuple[int, int]) -> Corners:
-        """Returns the window in a result of this size.
-
-        Raises:
-            ImageArgumentError: it is not inside.
-        """
+        """Returns the window in a result of this size."""
         if self.window is None:
             return (0, 0, *size)
         if self.window[2] > size[0] or self.window[3] > size[1]:

@@ -191,7 +191,6 @@ class PendingImage:
 
     Args:
         source: the encoded JPEG, or a Pillow image.
-        size: width and height of the source.
         path: of the file that was read, for errors.
 
     Attributes:

@@ -79,7 +79,6 @@ class DrawnOrder:
 
     Args:
         sums: of the weights; shared by all orders of a sampler.
-        size: number of positions.
         key: any integer; keys equal modulo 2**64 give the same order.
     """
 

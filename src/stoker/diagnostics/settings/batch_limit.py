@@ -52,7 +52,6 @@ class BatchLimit(_Order):
         """Returns whether it is enough.
 
         Args:
-            batches: that were received.
             seconds: since the last of the skipped batches was received.
         """
         if self.batches is not None:
@@ -70,9 +69,6 @@ class LimitedRecorder(Recorder):
     The request that comes after the last batch raises, so the step with this batch is measured too. It raises again if
     the program goes on. All loaders of a line and a class of datasets count together: some programs make one for each
     epoch.
-
-    Args:
-        limit: of one loader.
     """
 
     def __init__(self, folder: str, limit: BatchLimit) -> None:
@@ -85,11 +81,7 @@ class LimitedRecorder(Recorder):
         super().__init__(folder)
 
     def begin(self, loader: Any, site: str, begun: float, *more: Any) -> EpochRecord:
-        """Records that an epoch has begun.
-
-        Raises:
-            EnoughBatches: the limit was reached.
-        """
+        """Records that an epoch has begun."""
         self._end_if_enough(begun)
         record = super().begin(loader, site, begun, *more)
         kind = self._kinds[record.loader] = (site, described(loader)["dataset"])
@@ -97,11 +89,7 @@ class LimitedRecorder(Recorder):
         return record
 
     def batch(self, record: EpochRecord, asked: float, got: float, samples: int) -> None:
-        """Records a batch.
-
-        Raises:
-            EnoughBatches: the limit was reached by the batches before this one.
-        """
+        """Records a batch."""
         self._end_if_enough(got)
         super().batch(record, asked, got, samples)
         kind = self._kinds[record.loader]
@@ -112,11 +100,7 @@ class LimitedRecorder(Recorder):
             self._heed_limit(kind, got)
 
     def end(self, record: EpochRecord, asked: float, got: float) -> None:
-        """Records the end of an epoch.
-
-        Raises:
-            EnoughBatches: the limit was reached by the last batch of the epoch.
-        """
+        """Records the end of an epoch."""
         super().end(record, asked, got)
         self._heed_limit(self._kinds[record.loader], got)
         self._end_if_enough(got)
@@ -144,7 +128,6 @@ class ProfileOrder(_Order):
         folder: where each process writes its profiles.
         batches: number of batches of a loader after which the program ends.
         site: the line that iterates ("train.py:31"); None for the first loader that has given so many.
-        stacks: whether the stacks of workers are sampled.
     """
 
     folder: str
