@@ -181,7 +181,6 @@ def _frame(batch: Opaque, place: Place, numbers: dict[int, int]) -> bytes | None
     Most batches have this form. The trainer then neither unpickles a batch nor imports the module that rebuilds a leaf.
 
     Args:
-        batch: the batch.
         place: called for each leaf.
         numbers: receives the number of each placed leaf, by the leaf's id.
     """
