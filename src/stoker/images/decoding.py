@@ -144,11 +144,23 @@ def _by_pillow(source: Encoded | Path, wanted: Wanted, out: Pixels | None, exif:
     size = wanted.size or (crop[2] - crop[0], crop[3] - crop[1])
     window = wanted.window_in(size)
     pixels = target(out, window[2] - window[0], window[3] - window[1], wanted.mode)
-    image = image.crop(crop).resize(size, FILTERS[wanted.resample][1]).crop(window)
-    if wanted.flip:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    np.copyto(pixels, np.asarray(image))
+    np.copyto(pixels, np.asarray(changed(image, crop, size, window, wanted.resample, wanted.flip)))
     return pixels
+
+
+def changed(
+    image: Image.Image,
+    crop: Corners | None,
+    size: tuple[int, int] | None,
+    window: Corners | None,
+    resample: str,
+    flip: bool,
+) -> Image.Image:
+    """Returns an image of Pillow's: cropped, then resized, then cut to a window, then mirrored."""
+    image = image if crop is None else image.crop(crop)
+    image = image if size is None else image.resize(size, FILTERS[resample][1])
+    image = image if window is None else image.crop(window)
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
 
 
 # The arguments of `decode`, checked before anything is read.
