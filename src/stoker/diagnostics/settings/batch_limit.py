@@ -81,7 +81,6 @@ class LimitedRecorder(Recorder):
         super().__init__(folder)
 
     def begin(self, loader: Any, site: str, begun: float, *more: Any) -> EpochRecord:
-        """Records that an epoch has begun."""
         self._end_if_enough(begun)
         record = super().begin(loader, site, begun, *more)
         kind = self._kinds[record.loader] = (site, described(loader)["dataset"])
@@ -89,7 +88,6 @@ class LimitedRecorder(Recorder):
         return record
 
     def batch(self, record: EpochRecord, asked: float, got: float, samples: int) -> None:
-        """Records a batch."""
         self._end_if_enough(got)
         super().batch(record, asked, got, samples)
         kind = self._kinds[record.loader]
@@ -100,7 +98,6 @@ class LimitedRecorder(Recorder):
             self._heed_limit(kind, got)
 
     def end(self, record: EpochRecord, asked: float, got: float) -> None:
-        """Records the end of an epoch."""
         super().end(record, asked, got)
         self._heed_limit(self._kinds[record.loader], got)
         self._end_if_enough(got)
