@@ -28,7 +28,8 @@ class OverStream(Stream[T_co]):
 
     def shard(self, num_shards: int, index: int) -> Self:
         part = copy.copy(self)
-        part.dataset, part._loaded = shard_of(self.dataset, num_shards, index), None
+        part.dataset = shard_of(self.dataset, num_shards, index)
+        part.load_state_dict({})
         return part
 
 

@@ -195,11 +195,6 @@ class StatusLine:
         self._stream.flush()
 
 
-def standard_error() -> StatusLine:
-    """Returns a line on standard error, below a program that prints to this process's standard streams."""
-    return StatusLine(sys.stderr, (sys.stdout,))
-
-
 @contextlib.contextmanager
 def samples_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     """Shows a bar on a terminal's standard error; yields the function that is told the samples done and of all."""
