@@ -1,4 +1,4 @@
-"""A real memory cgroup, for programs that move into it through its `cgroup.procs`."""
+"""A real memory cgroup, for programs that move into it."""
 
 from __future__ import annotations
 

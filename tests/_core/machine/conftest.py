@@ -46,5 +46,5 @@ def script() -> Script:
 
 @pytest.fixture
 def cgroup_of_200_mb() -> Iterator[Path]:
-    """A memory cgroup below this process's own, for programs that move into it through its `cgroup.procs`."""
+    """A memory cgroup of 200 MiB below this process's own, for programs that move into it."""
     yield from limited_to(200)
