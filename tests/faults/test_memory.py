@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stoker._core.machine.cgroups import own
+from tests.cgroups import limited_to
 
 LIMIT = 512
 
@@ -20,23 +19,7 @@ LIMIT = 512
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
     """A memory cgroup of `LIMIT` MiB below this process's own."""
-    for group in own("memory"):
-        directory = Path(group.directory, f"stoker-faults-{os.getpid()}")
-        try:
-            directory.mkdir()
-        except OSError:
-            continue
-        try:
-            limit = directory / ("memory.limit_in_bytes" if group.version == 1 else "memory.max")
-            limit.write_text(str(LIMIT << 20))
-            yield directory
-        except OSError:
-            continue
-        else:
-            return
-        finally:
-            directory.rmdir()
-    pytest.skip("no memory cgroup can be made here")
+    yield from limited_to(LIMIT)
 
 
 def kills(cgroup: Path) -> int:

@@ -12,11 +12,11 @@ from stoker._core.worker_info import current
 from stoker.datasets.awaited import then
 from stoker.datasets.base import Dataset, is_stream
 from stoker.datasets.cache_store import Folder, Memory, Store
-from stoker.datasets.combining import become_stream, checked, positive, shard_of, shards_of
+from stoker.datasets.combining import OverStream, become_stream, checked, positive, shard_of
 from stoker.datasets.gather import describe
 from stoker.datasets.read_again import ReadAgain
 from stoker.datasets.sample_record import is_pickle, recorded, sample_of
-from stoker.datasets.stream import State, Stream, StreamIterator, count, part
+from stoker.datasets.stream import State, StreamIterator, count, part
 from stoker.datasets.worker_share import resume_and_report
 
 T = TypeVar("T")
@@ -195,12 +195,8 @@ class CacheDataset(Dataset[T]):
         return sample
 
 
-class _CacheStream(CacheDataset[T], Stream[T]):
+class _CacheStream(CacheDataset[T], OverStream[T]):
     folder: str
-
-    @property
-    def num_shards(self) -> int:
-        return shards_of(self.dataset)
 
     def shard(self, num_shards: int, index: int) -> CacheDataset[T]:
         source = shard_of(self.dataset, num_shards, index)

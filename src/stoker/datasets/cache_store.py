@@ -307,8 +307,6 @@ def _opened(path: str, flags: int, mode: int = 0o666, folder: int | None = None)
     """Opens a file, and nothing else that may lie in its place: opening a FIFO would wait for another process.
 
     Args:
-        flags: of `os.open`.
-        mode: of a new file.
         folder: the descriptor of its folder, if that is open.
     """
     descriptor = os.open(path if folder is None else os.path.basename(path), flags | os.O_NONBLOCK, mode, dir_fd=folder)

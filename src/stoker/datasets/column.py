@@ -26,7 +26,6 @@ class NumberColumn:
     """A column of numbers, or of arrays of one shape: `array[i]` is the value of row i.
 
     Attributes:
-        array: the values, rows first.
         kind: the type of the values: Python's, a NumPy scalar's, or `np.ndarray`.
         mask: True for rows whose value is None; None if there are no such rows.
     """
@@ -57,7 +56,6 @@ class NumberColumn:
         return _with_gaps(values, self.mask, rows)
 
     def __len__(self) -> int:
-        """Returns the number of rows."""
         return len(self.array)
 
     def part(self, start: int, stop: int) -> NumberColumn:
@@ -66,7 +64,6 @@ class NumberColumn:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the column, in bytes."""
         return self.array.nbytes + (0 if self.mask is None else self.mask.nbytes)
 
 
@@ -77,7 +74,6 @@ class TextColumn:
     Attributes:
         buffer: all values joined, strings as UTF-8.
         offsets: the start of each value, then the end of the last one, as int64.
-        kind: `str` or `bytes`.
         mask: True for rows whose value is None; None if there are no such rows.
     """
 
@@ -87,7 +83,6 @@ class TextColumn:
     mask: Array | None
 
     def reader(self) -> Reader:
-        """Returns a function that returns the value of a row."""
         data, offset = self.buffer.data, self.offsets.item
 
         def read_text(row: int) -> str:
@@ -99,17 +94,14 @@ class TextColumn:
         return _read_with_gaps(read_text if self.kind is str else read_bytes, self.mask)
 
     def take(self, rows: Array) -> list[Any]:
-        """Returns the values of these rows."""
         data, decoded = self.buffer.data, self._decoded
         spans = zip(self.offsets[rows].tolist(), self.offsets[rows + 1].tolist(), strict=True)
         return _with_gaps([decoded(data[start:stop]) for start, stop in spans], self.mask, rows)
 
     def __len__(self) -> int:
-        """Returns the number of rows."""
         return len(self.offsets) - 1
 
     def part(self, start: int, stop: int) -> TextColumn:
-        """Returns a view of these rows."""
         first, last = self.offsets[start], self.offsets[stop]
         mask = None if self.mask is None else self.mask[start:stop]
         return TextColumn(self.buffer[first:last], self.offsets[start : stop + 1] - first, self.kind, mask)
@@ -120,16 +112,11 @@ class TextColumn:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the column, in bytes."""
         return self.buffer.nbytes + self.offsets.nbytes + (0 if self.mask is None else self.mask.nbytes)
 
 
 class Builder:
-    """Collects the values of one column. The first value that is not None sets the type.
-
-    Args:
-        name: of the column, for error messages.
-    """
+    """Collects the values of one column. The first value that is not None sets the type."""
 
     def __init__(self, name: str) -> None:
         self._name = name

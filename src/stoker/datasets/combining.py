@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import sys
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from stoker._core.protocol import follows, has, is_ours, offered, offers
 from stoker.datasets.base import is_stream
@@ -12,6 +13,24 @@ from stoker.datasets.declared import declared
 from stoker.datasets.stream import Stream
 from stoker.datasets.subset import Subset
 from stoker.datasets.worker_share import DeclaredShard, OfWorker, WorkerShare
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class OverStream(Stream[T_co]):
+    """A stream over another one, with the shards of that stream: a base of what combinators become."""
+
+    dataset: Any
+
+    @property
+    def num_shards(self) -> int:
+        return shards_of(self.dataset)
+
+    def shard(self, num_shards: int, index: int) -> Self:
+        part = copy.copy(self)
+        part.dataset = shard_of(self.dataset, num_shards, index)
+        part.load_state_dict({})
+        return part
 
 
 class NoDatasetError(TypeError):
@@ -23,10 +42,6 @@ def become_stream(dataset: Any, form: type[Stream[Any]]) -> None:
 
     Loaders use `isinstance`, so a stream must be one by its class, and only the constructor sees the argument.
     (`__init__` does this, because `__new__` would hide the arguments from `help()` and complicate pickling.)
-
-    Args:
-        dataset: an instance of the first base of `form`.
-        form: a subclass of that class and of `Stream`.
     """
     if isinstance(dataset, form):
         return

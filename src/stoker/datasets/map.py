@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from stoker.datasets.awaited import then
 from stoker.datasets.base import Dataset, is_stream
-from stoker.datasets.combining import become_stream, checked, pass_epoch, shard_of, shards_of
+from stoker.datasets.combining import OverStream, become_stream, checked, pass_epoch, shard_of, shards_of
 from stoker.datasets.gather import describe
 from stoker.datasets.stream import State, Stream, StreamIterator, not_the_end, resume
 
@@ -137,15 +137,8 @@ class MapDataset(Dataset[T_co]):
         pass_epoch(self.dataset, epoch)
 
 
-class _MapStream(MapDataset[T_co], Stream[T_co]):
+class _MapStream(MapDataset[T_co], OverStream[T_co]):
     _in_step = True
-
-    @property
-    def num_shards(self) -> int:
-        return shards_of(self.dataset)
-
-    def shard(self, num_shards: int, index: int) -> MapDataset[T_co]:
-        return MapDataset(shard_of(self.dataset, num_shards, index), self.fn)
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
         return _MapIterator(resume(self.dataset, state), self.fn)

@@ -253,11 +253,7 @@ class _Node(NamedTuple):
 
 
 class Proportions:
-    """An endless sequence of turns of `len(weights)` sources, by position. Immutable and thread safe.
-
-    Args:
-        weights: one for each source, see `exact`.
-    """
+    """An endless sequence of turns of `len(weights)` sources, by position. Immutable and thread safe."""
 
     def __init__(self, weights: Sequence[Fraction]) -> None:
         unit = math.lcm(*(weight.denominator for weight in weights))

@@ -10,9 +10,9 @@ import numpy as np
 
 from stoker.datasets.awaited import then, together
 from stoker.datasets.base import Dataset, is_stream
-from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.combining import OverStream, absolute, become_stream, checked, pass_epoch, positive
 from stoker.datasets.read_again import ReadAgain
-from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume
+from stoker.datasets.stream import State, StreamIterator, count, part, resume
 from stoker.errors import StateMismatchError
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
@@ -193,17 +193,9 @@ class PackDataset(Dataset[Row]):
         return {"tokens": tokens, "positions": positions, "segment_ids": segment_ids}
 
 
-class _PackStream(PackDataset, Stream[Row]):
+class _PackStream(PackDataset, OverStream[Row]):
     def __len__(self) -> int:
         raise TypeError("the number of rows packed from a stream is known only at its end")
-
-    @property
-    def num_shards(self) -> int:
-        return shards_of(self.dataset)
-
-    def shard(self, num_shards: int, index: int) -> PackDataset:
-        source = shard_of(self.dataset, num_shards, index)
-        return PackDataset(source, self.length, None, self.window, self.key, self.padding, self.too_long)
 
     def _begin(self, state: State | None) -> StreamIterator[Row]:
         return _Packed(self, state)

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from stoker._core.worker_info import current
 from stoker.datasets.awaited import is_awaited, settled
 from stoker.datasets.base import Dataset, is_stream
-from stoker.datasets.combining import become_stream, checked, pass_epoch, shard_of, shards_of
+from stoker.datasets.combining import OverStream, become_stream, checked, pass_epoch
 from stoker.datasets.gather import Indices, describe, gather_from, layout_of
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets.stream import State, StreamIterator, resume
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -152,18 +152,11 @@ class _RateClock:
             return begin - now
 
 
-class _RateLimitStream(RateLimitDataset[T_co], Stream[T_co]):
+class _RateLimitStream(RateLimitDataset[T_co], OverStream[T_co]):
     _in_step = True
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_clocks": {}, "_latest": None}
-
-    @property
-    def num_shards(self) -> int:
-        return shards_of(self.dataset)
-
-    def shard(self, num_shards: int, index: int) -> RateLimitDataset[T_co]:
-        return RateLimitDataset(shard_of(self.dataset, num_shards, index), self.per_second)
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
         return _RateLimitIterator(resume(self.dataset, state), self._wait)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 from stoker._core.worker_info import current
 from stoker.datasets.awaited import settled
 from stoker.datasets.base import Dataset, is_stream
-from stoker.datasets.combining import become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.combining import OverStream, become_stream, checked, pass_epoch, positive
 from stoker.datasets.gather import Indices, describe, gather_from, layout_of
-from stoker.datasets.stream import State, Stream, StreamIterator, resume
+from stoker.datasets.stream import State, StreamIterator, resume
 from stoker.errors import FileChangedError, ImageError, ParquetFileError, ShardError, SkipSample
 
 T_co = TypeVar("T_co", covariant=True)
@@ -139,23 +139,8 @@ class RetryDataset(Dataset[T_co]):
         pass_epoch(self.dataset, epoch)
 
 
-class _RetryStream(RetryDataset[T_co], Stream[T_co]):
+class _RetryStream(RetryDataset[T_co], OverStream[T_co]):
     _in_step = True
-
-    @property
-    def num_shards(self) -> int:
-        return shards_of(self.dataset)
-
-    def shard(self, num_shards: int, index: int) -> RetryDataset[T_co]:
-        return RetryDataset(
-            shard_of(self.dataset, num_shards, index),
-            self.attempts,
-            self.wait,
-            self.retry_on,
-            never=self.never,
-            longest_wait=self.longest_wait,
-            total_wait=self.total_wait,
-        )
 
     def _begin(self, state: State | None) -> StreamIterator[T_co]:
         on_read_again = current.reading.on_read_again

@@ -56,7 +56,6 @@ def recorded(sample: Any, number: int, plain: bool = True) -> bytes:
     """Returns the record of a sample.
 
     Args:
-        number: of the sample, for the error.
         plain: whether the format without pickle is used where it can hold the sample.
     """
     if plain:

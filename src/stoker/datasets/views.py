@@ -10,9 +10,9 @@ import numpy as np
 
 from stoker.datasets.awaited import then, together
 from stoker.datasets.base import Dataset, is_stream
-from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.combining import OverStream, absolute, become_stream, checked, pass_epoch, positive
 from stoker.datasets.read_again import ReadAgain
-from stoker.datasets.stream import State, Stream, StreamIterator, count, not_the_end, part, resume, same_settings
+from stoker.datasets.stream import State, StreamIterator, count, not_the_end, part, resume, same_settings
 from stoker.errors import StateMismatchError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -130,15 +130,8 @@ def _all(sample: Any, n: int, transform: Transform) -> tuple[Any, ...]:
     return tuple(transform(sample, view) for view in range(n))
 
 
-class _ViewsStream(ViewsDataset[T_co], Stream[T_co]):
+class _ViewsStream(ViewsDataset[T_co], OverStream[T_co]):
     transform: Transform
-
-    @property
-    def num_shards(self) -> int:
-        return shards_of(self.dataset)
-
-    def shard(self, num_shards: int, index: int) -> ViewsDataset[T_co]:
-        return ViewsDataset(shard_of(self.dataset, num_shards, index), self.n, self.transform, self.grouped)
 
     def _begin(self, state: State | None) -> StreamIterator[Any]:
         if self.grouped:

@@ -6,9 +6,9 @@ from collections import deque
 from typing import Any, TypeVar
 
 from stoker.datasets.base import Dataset, is_stream
-from stoker.datasets.combining import absolute, become_stream, checked, pass_epoch, positive, shard_of, shards_of
+from stoker.datasets.combining import OverStream, absolute, become_stream, checked, pass_epoch, positive
 from stoker.datasets.read_again import ReadAgain
-from stoker.datasets.stream import State, Stream, StreamIterator, count, part, resume, same_settings
+from stoker.datasets.stream import State, StreamIterator, count, part, resume, same_settings
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -82,14 +82,7 @@ class WindowDataset(Dataset[T_co]):
         pass_epoch(self.dataset, epoch)
 
 
-class _WindowStream(WindowDataset[T_co], Stream[T_co]):
-    @property
-    def num_shards(self) -> int:
-        return shards_of(self.dataset)
-
-    def shard(self, num_shards: int, index: int) -> WindowDataset[T_co]:
-        return WindowDataset(shard_of(self.dataset, num_shards, index), self.size, self.stride, self.drop_last)
-
+class _WindowStream(WindowDataset[T_co], OverStream[T_co]):
     def _begin(self, state: State | None) -> StreamIterator[Any]:
         return _Windows(self, state)
 

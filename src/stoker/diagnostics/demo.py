@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -50,10 +50,6 @@ class ProgramFigures:
     cpu_seconds_per_1000: float
     crops: str
     equal_pixels: bool | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the figures as plain values."""
-        return asdict(self)
 
 
 def compare(folder: str, workers: int, rounds: int, on_run: Callable[[str, int], object]) -> list[ProgramFigures]:

@@ -46,14 +46,12 @@ class LoaderHooks(Observer):
     """The hooks of this process.
 
     Args:
-        recorder: is given what the loaders do.
         prepare: called with a loader, and with the line that iterates, before an epoch begins.
         detailed: whether the workers of the loaders are measured too, and the bytes of batches.
         order: notes which samples the batches hold; None for no notes.
 
     Attributes:
         faults: records the errors that loaders raise.
-        workers: measures the making of batches, if the hooks are detailed.
     """
 
     def __init__(
@@ -301,11 +299,7 @@ def time_plan(plan: Any, add: Callable[[float], object]) -> None:
 
 
 class _SamplerClock(Observer):
-    """Does what another observer does, and times the samplers of the epochs that begin.
-
-    Args:
-        add: is given seconds.
-    """
+    """Does what another observer does, and times the samplers of the epochs that begin."""
 
     def __init__(self, inner: Observer, add: Callable[[float], object]) -> None:
         self._add = add

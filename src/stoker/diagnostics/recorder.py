@@ -124,7 +124,6 @@ class Recorder:
         """Records that an epoch has begun: `iter(loader)` was called at `begun` and returned at `ready`.
 
         Args:
-            begun, ready: times.
             mark: of the epoch in the records of workers.
             made_at: the line that made the loader.
         """

@@ -51,7 +51,6 @@ def growth_curves(known: Measurements, loaders: Sequence[MeasuredLoader], times:
     """Returns the workers' own memory over time, by the number of the loader whose workers grow.
 
     Args:
-        loaders: those of the page.
         times: seconds from the beginning of the run.
     """
     found = growth_of(known, loaders)
@@ -375,9 +374,6 @@ def steady_growth(points: Sequence[Point]) -> SteadyGrowth | None:
 
     Judged is the growth by the batch, which does not depend on how fast these come. It is the median of the slopes of
     all pairs of readings (Theil, 1950; Sen, 1968), which up to 29 % of wild readings do not move.
-
-    Args:
-        points: in order.
     """
     if not is_long_enough(points) or points[-1].batches <= points[0].batches:
         return None

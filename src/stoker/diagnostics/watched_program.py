@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, Self
@@ -63,7 +63,6 @@ class WatchedProgram:
     Args:
         engine: "torch" leaves the loaders as they are, "stoker" puts Stoker's engine in their place.
         limit: ends the program after some batches.
-        override: for its loaders.
         asked: whether the program is sent lines on its standard input.
         profile: what is to be profiled in it; None for no profile.
 
@@ -97,14 +96,12 @@ class WatchedProgram:
         self.log = os.path.join(self._folder, "output")
         records = os.path.join(self._folder, "records")
         os.mkdir(records)
-        path = [STARTUP, *filter(None, [os.environ.get("PYTHONPATH")])]
-        variables = {"PYTHONPATH": os.pathsep.join(path), attach.FOLDER: records, **self._variables}
         self.measurements.begun = time.perf_counter()
         try:
             with open(self.log, "wb") as log:
                 self._process = subprocess.Popen(
                     self._command,
-                    env={**os.environ, **variables},
+                    env=_environment(records, self._variables),
                     stdin=self._stdin,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -282,9 +279,13 @@ class ScriptRun:
         auto: bool = False,
     ) -> None:
         self._command = list(command)
-        self._engine = engine
+        self._variables = {
+            attach.ENGINE: engine,
+            attach.DETAILED: "1",
+            attach.COMPOSITION: "1" if composition else "",
+            attach.AUTO: "1" if auto else "",
+        }
         self._stdout = stdout
-        self._composition, self._auto = composition, auto
         self.measurements = Measurements()
 
     def run(self, watch: Callable[[Measurements], None] | None = None) -> int:
@@ -308,7 +309,7 @@ class ScriptRun:
     def _run(self, folder: str, watch: Callable[[Measurements], None] | None) -> int:
         known = self.measurements
         known.begun = time.perf_counter()
-        environment = self._environment(folder)
+        environment = _environment(folder, self._variables)
         process = subprocess.Popen(self._command, env=environment, stdout=self._stdout)
         with process, _passed_on(process.pid) as interrupts:
             tree, gpus = ProcessTree(process.pid), GpuActivity(environment)
@@ -329,17 +330,11 @@ class ScriptRun:
             known.read(folder)
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
-    def _environment(self, folder: str) -> dict[str, str]:
-        path = [STARTUP, *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path),
-            attach.FOLDER: folder,
-            attach.ENGINE: self._engine,
-            attach.DETAILED: "1",
-            attach.COMPOSITION: "1" if self._composition else "",
-            attach.AUTO: "1" if self._auto else "",
-        }
+
+def _environment(records: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of a program that is measured into a folder of records."""
+    path = [STARTUP, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), attach.FOLDER: records, **variables}
 
 
 def _seconds_of_children() -> float:

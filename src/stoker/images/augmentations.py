@@ -18,7 +18,7 @@ from stoker.errors import ImageArgumentError
 from stoker.extend import sample_rng
 from stoker.images.pillow import Image, ImageEnhance, ImageOps
 from stoker.images.scaling import PendingImage
-from stoker.images.transforms import TRIES, ImageTransform
+from stoker.images.transforms import TRIES, ImageTransform, filter_of
 
 Change = Callable[[Image.Image], Image.Image]
 Fill = float | Sequence[float] | None
@@ -33,6 +33,8 @@ class ColorJitter(ImageTransform):
         saturation: likewise.
         hue: greatest turn of the circle of colours, up to 0.5 (half of it), or the least and greatest turn.
     """
+
+    _shown = ("brightness", "contrast", "saturation", "hue")
 
     def __init__(
         self,
@@ -54,10 +56,6 @@ class ColorJitter(ImageTransform):
             if limits is not None:
                 picture.change(_with_colours(name, rng.uniform(*limits)))
 
-    def __repr__(self) -> str:
-        names = ("brightness", "contrast", "saturation", "hue")
-        return f"ColorJitter({', '.join(f'{name}={getattr(self, name)}' for name in names)})"
-
 
 class Grayscale(ImageTransform):
     """Makes the image grey.
@@ -65,6 +63,8 @@ class Grayscale(ImageTransform):
     Args:
         num_output_channels: 1 for a result of one channel, (height, width, 1); 3 for three equal channels.
     """
+
+    _shown = ("num_output_channels",)
 
     def __init__(self, num_output_channels: int = 1) -> None:
         if num_output_channels not in (1, 3):
@@ -74,9 +74,6 @@ class Grayscale(ImageTransform):
     def note(self, picture: PendingImage) -> None:
         picture.change(lambda image: image.convert("L").convert("RGB"))
         picture.channels = self.num_output_channels
-
-    def __repr__(self) -> str:
-        return f"Grayscale(num_output_channels={self.num_output_channels})"
 
 
 class RandomRotation(ImageTransform):
@@ -90,6 +87,8 @@ class RandomRotation(ImageTransform):
         fill: value of the pixels outside the image: a number, or three.
     """
 
+    _shown = ("degrees", "interpolation", "expand", "fill")
+
     def __init__(
         self,
         degrees: float | Sequence[float],
@@ -100,7 +99,7 @@ class RandomRotation(ImageTransform):
     ) -> None:
         limits = _around("degrees", degrees, 0.0, -math.inf, math.inf)
         self.degrees = (0.0, 0.0) if limits is None else limits
-        self.interpolation = _interpolation(interpolation)
+        self.interpolation = filter_of(interpolation, FILTERS)
         self.expand = bool(expand)
         if center is not None and len(center) != 2:
             raise ImageArgumentError(f"center={center!r} is not a pair (x, y)")
@@ -111,12 +110,6 @@ class RandomRotation(ImageTransform):
         angle = sample_rng().random_generator.uniform(*self.degrees)
         how = FILTERS[self.interpolation]
         picture.change(lambda image: image.rotate(angle, how, self.expand, self.center, fillcolor=self.fill))
-
-    def __repr__(self) -> str:
-        return (
-            f"RandomRotation(degrees={self.degrees}, interpolation={self.interpolation!r}, expand={self.expand}, "
-            f"fill={self.fill})"
-        )
 
 
 class RandomErasing:
@@ -207,16 +200,14 @@ class RandomErasing:
 class _Policy(ImageTransform):
     """What policies share: one of many operations is drawn, and its direction."""
 
+    _shown: tuple[str, ...] = ("num_magnitude_bins", "interpolation", "fill")
+
     def __init__(self, num_magnitude_bins: int, interpolation: Any, fill: Fill) -> None:
         if num_magnitude_bins < 2:
             raise ImageArgumentError(f"num_magnitude_bins={num_magnitude_bins} is too small: it must be at least 2")
         self.num_magnitude_bins = num_magnitude_bins
-        self.interpolation = _interpolation(interpolation)
+        self.interpolation = filter_of(interpolation, FILTERS)
         self.fill = _colour(fill)
-
-    def _shared(self) -> str:
-        bins, interpolation, fill = self.num_magnitude_bins, self.interpolation, self.fill
-        return f"num_magnitude_bins={bins}, interpolation={interpolation!r}, fill={fill}"
 
     def _apply(self, picture: PendingImage, ranges: Mapping[str, tuple[float, float]], place: int | None) -> None:
         """Draws an operation, its magnitude unless it is given, and its direction, and applies it."""
@@ -246,6 +237,8 @@ class RandAugment(_Policy):
         fill: value of the pixels outside the image: a number, or three; None for 0.
     """
 
+    _shown = ("num_ops", "magnitude", *_Policy._shown)
+
     def __init__(
         self,
         num_ops: int = 2,
@@ -264,9 +257,6 @@ class RandAugment(_Policy):
             ranges = _ranges(0.3, 150 / 331 * picture.width, 150 / 331 * picture.height, 30.0, 0.9, 4)
             self._apply(picture, ranges, self.magnitude)
 
-    def __repr__(self) -> str:
-        return f"RandAugment(num_ops={self.num_ops}, magnitude={self.magnitude}, {self._shared()})"
-
 
 class TrivialAugmentWide(_Policy):
     """Applies one random operation of a random magnitude.
@@ -282,9 +272,6 @@ class TrivialAugmentWide(_Policy):
 
     def note(self, picture: PendingImage) -> None:
         self._apply(picture, _ranges(0.99, 32.0, 32.0, 135.0, 0.99, 2), None)
-
-    def __repr__(self) -> str:
-        return f"TrivialAugmentWide({self._shared()})"
 
 
 # The operations of the policies, by torchvision's names.
@@ -382,13 +369,6 @@ def _around(name: str, value: float | Sequence[float], middle: float, least: flo
     if not least <= low <= high <= most:
         raise ImageArgumentError(f"{name}={value!r} is {low:g} to {high:g}, which is not within {least:g} and {most:g}")
     return None if low == high == middle else (low, high)
-
-
-def _interpolation(value: Any) -> str:
-    name = getattr(value, "value", value)
-    if name not in FILTERS:
-        raise ImageArgumentError(f"interpolation={value!r} is none of {', '.join(map(repr, FILTERS))}")
-    return str(name)
 
 
 def _colour(fill: Fill) -> tuple[int, ...]:

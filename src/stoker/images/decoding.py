@@ -144,11 +144,23 @@ def _by_pillow(source: Encoded | Path, wanted: Wanted, out: Pixels | None, exif:
     size = wanted.size or (crop[2] - crop[0], crop[3] - crop[1])
     window = wanted.window_in(size)
     pixels = target(out, window[2] - window[0], window[3] - window[1], wanted.mode)
-    image = image.crop(crop).resize(size, FILTERS[wanted.resample][1]).crop(window)
-    if wanted.flip:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    np.copyto(pixels, np.asarray(image))
+    np.copyto(pixels, np.asarray(changed(image, crop, size, window, wanted.resample, wanted.flip)))
     return pixels
+
+
+def changed(
+    image: Image.Image,
+    crop: Corners | None,
+    size: tuple[int, int] | None,
+    window: Corners | None,
+    resample: str,
+    flip: bool,
+) -> Image.Image:
+    """Returns an image of Pillow's: cropped, then resized, then cut to a window, then mirrored."""
+    image = image if crop is None else image.crop(crop)
+    image = image if size is None else image.resize(size, FILTERS[resample][1])
+    image = image if window is None else image.crop(window)
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
 
 
 # The arguments of `decode`, checked before anything is read.
@@ -165,7 +177,6 @@ class Wanted(NamedTuple):
         crop: corners in the image; None for the whole.
         size: width and height to which that is resized; None to leave it.
         window: corners of the part of that which is wanted; None for all.
-        flip: whether the result is mirrored.
         mode: "RGB" or "L".
         resample: the filter, a key of `FILTERS`.
         scaling: whether the transform of a JPEG may scale.
@@ -180,11 +191,7 @@ class Wanted(NamedTuple):
     scaling: bool
 
     def crop_in(self, size: tuple[int, int], name: str) -> Corners:
-        """Returns the crop in an image of this size.
-
-        Raises:
-            ImageArgumentError: it is not inside the image.
-        """
+        """Returns the crop in an image of this size."""
         if self.crop is None:
             return (0, 0, *size)
         if self.crop[2] > size[0] or self.crop[3] > size[1]:
@@ -192,11 +199,7 @@ class Wanted(NamedTuple):
         return self.crop
 
     def window_in(self, size: tuple[int, int]) -> Corners:
-        """Returns the window in a result of this size.
-
-        Raises:
-            ImageArgumentError: it is not inside.
-        """
+        """Returns the window in a result of this size."""
         if self.window is None:
             return (0, 0, *size)
         if self.window[2] > size[0] or self.window[3] > size[1]:

@@ -61,7 +61,6 @@ class DevicePlan(NamedTuple):
         is_file: whether the data is a JPEG file, else pixels that are finished.
         size: width and height to which the crop is resized.
         filter: of the resize, a place in `_FILTERS`.
-        flip: whether the result is mirrored.
     """
 
     is_file: bool
@@ -92,11 +91,7 @@ class DevicePlan(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """A sample: a JPEG file and what is to be made of it, or pixels that are finished.
-
-    Attributes:
-        plan: what is to be made of them.
-    """
+    """A sample: a JPEG file and what is to be made of it, or pixels that are finished."""
 
     data: NDArray[np.uint8]
     plan: DevicePlan

@@ -50,7 +50,6 @@ class Request(NamedTuple):
         box: left, top, width and height in the picture; a width of 0 is the whole.
         size: width and height to which the box is resized.
         window: left, top, width and height of the part of the resized box that is wanted.
-        flip: whether the result is mirrored.
         mirrored: whether the picture is mirrored before it is resized.
         channels: 3 for RGB, 1 for grey.
         filter: `jpeg.BILINEAR` or `jpeg.BICUBIC`.

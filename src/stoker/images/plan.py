@@ -52,11 +52,9 @@ class Geometry(NamedTuple):
 
     Attributes:
         box: in the picture.
-        mirrored: whether the box is mirrored.
         resized: width and height to which it is then resized, or None.
         filter: of the resize, the kernel's number.
         window: the part of that, or None for all.
-        flip: whether the result is mirrored.
     """
 
     box: Box
@@ -89,7 +87,6 @@ class DecodePlan:
     """The steps from a picture to one result.
 
     Attributes:
-        geometry: where the pixels come from.
         mode: of the result, "RGB" or "L".
     """
 

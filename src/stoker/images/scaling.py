@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from stoker._core import native, nominal
 from stoker._core.native import jpeg
 from stoker.errors import ImageArgumentError, ImageError
-from stoker.images.decoding import Corners, Path, as_bytes, decode, read
-from stoker.images.kernel import FILTERS, Pixels, bound, look
+from stoker.images.decoding import Corners, Path, as_bytes, changed, decode, read
+from stoker.images.kernel import Pixels, bound, look
 from stoker.images.pillow import Image
 
 Floats = NDArray[np.float32]
@@ -191,7 +191,6 @@ class PendingImage:
 
     Args:
         source: the encoded JPEG, or a Pillow image.
-        size: width and height of the source.
         path: of the file that was read, for errors.
 
     Attributes:
@@ -259,7 +258,7 @@ class PendingImage:
         self.width, self.height = width, height
 
     def resize(self, width: int, height: int, resample: str) -> None:
-        """Resizes, antialiased, with a filter of `FILTERS`."""
+        """Resizes, antialiased, with a filter of `kernel.FILTERS`."""
         if (width, height) == (self.width, self.height):
             return
         if self._size is not None or self._flip:
@@ -305,16 +304,7 @@ class PendingImage:
                 if self._path is None:
                     raise
                 return self._decoded(self._path)  # raises again, with the file's name
-        image = self._source
-        if self._crop is not None:
-            image = image.crop(self._crop)
-        if self._size is not None:
-            image = image.resize(self._size, FILTERS[self._resample][1])
-        if self._window is not None:
-            image = image.crop(self._window)
-        if self._flip:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return np.array(image)
+        return np.array(changed(self._source, self._crop, self._size, self._window, self._resample, self._flip))
 
     def noted(self) -> NotedImage | None:
         """Returns the encoded JPEG and the operations; None if pixels were made."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,8 @@ from stoker.images.scaling import Normalize, PendingImage, ToTensor, pixels_of, 
 TRIES = 10
 """Boxes that `RandomResizedCrop` draws before it takes the largest one in the middle, as in torchvision."""
 
-PADDING_MODES = {"constant": "constant", "edge": "edge", "reflect": "reflect", "symmetric": "symmetric"}
-"""Names of torchvision, and NumPy's."""
+PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
+"""Torchvision's names, which are NumPy's too."""
 
 
 class ImageTransform(ABC):
@@ -35,6 +35,7 @@ class ImageTransform(ABC):
     """
 
     reads_files = True
+    _shown: tuple[str, ...] = ()
 
     def __call__(self, image: Any) -> Any:
         """Returns the transformed image: a uint8 array (height, width, 3), or with one channel, in memory of its own.
@@ -56,6 +57,9 @@ class ImageTransform(ABC):
     def note(self, picture: PendingImage) -> None:
         """Draws what is random, and notes the operations."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._shown)})"
+
 
 class RandomResizedCrop(ImageTransform):
     """Crops a random box, of random area and aspect ratio, and resizes it.
@@ -68,6 +72,8 @@ class RandomResizedCrop(ImageTransform):
         antialias: True, or None, which is the same; accepted because torchvision has it.
     """
 
+    _shown = ("size", "scale", "ratio", "interpolation")
+
     def __init__(
         self,
         size: int | Sequence[int],
@@ -77,10 +83,10 @@ class RandomResizedCrop(ImageTransform):
         antialias: bool | None = True,
     ) -> None:
         _antialiased(antialias)
-        self.size = _pair("size", size)
+        self.size = _pair(size)
         self.scale = _range("scale", scale)
         self.ratio = _range("ratio", ratio)
-        self.interpolation = _filter(interpolation)
+        self.interpolation = filter_of(interpolation)
 
     def note(self, picture: PendingImage) -> None:
         picture.crop(*self._box(picture.width, picture.height))
@@ -103,12 +109,6 @@ class RandomResizedCrop(ImageTransform):
             w = min(width, max(1, round(height * self.ratio[1])))
         return (width - w) // 2, (height - h) // 2, w, h
 
-    def __repr__(self) -> str:
-        return (
-            f"RandomResizedCrop(size={self.size}, scale={self.scale}, ratio={self.ratio}, "
-            f"interpolation={self.interpolation!r})"
-        )
-
 
 class Resize(ImageTransform):
     """Resizes the image.
@@ -119,6 +119,8 @@ class Resize(ImageTransform):
         max_size: greatest length of the longer edge. Only where `size` is one number, which it must exceed.
         antialias: True, or None, which is the same; accepted because torchvision has it.
     """
+
+    _shown = ("size", "interpolation", "max_size")
 
     def __init__(
         self,
@@ -131,15 +133,15 @@ class Resize(ImageTransform):
         self.edge: int | None = None
         self.size: Any = size
         if not isinstance(size, Sequence) or len(size) == 1:
-            self.edge = _pair("size", size)[0]
+            self.edge = _pair(size)[0]
         else:
-            self.size = _pair("size", size)
+            self.size = _pair(size)
         if max_size is not None and (self.edge is None or max_size <= self.edge):
             raise ImageArgumentError(
                 f"max_size={max_size} needs a size of one number that is smaller, and size is {size}"
             )
         self.max_size = max_size
-        self.interpolation = _filter(interpolation)
+        self.interpolation = filter_of(interpolation)
 
     def note(self, picture: PendingImage) -> None:
         picture.resize(*self._target(picture.width, picture.height), self.interpolation)
@@ -153,9 +155,6 @@ class Resize(ImageTransform):
             new_short, new_long = int(self.max_size * new_short / new_long), self.max_size
         return (new_short, new_long) if width <= height else (new_long, new_short)
 
-    def __repr__(self) -> str:
-        return f"Resize(size={self.size}, interpolation={self.interpolation!r}, max_size={self.max_size})"
-
 
 class CenterCrop(ImageTransform):
     """Crops the middle of the image. A smaller image is padded with black first.
@@ -164,8 +163,10 @@ class CenterCrop(ImageTransform):
         size: height and width of the result; one number for a square.
     """
 
+    _shown = ("size",)
+
     def __init__(self, size: int | Sequence[int]) -> None:
-        self.size = _pair("size", size)
+        self.size = _pair(size)
 
     def note(self, picture: PendingImage) -> None:
         height, width = self.size
@@ -175,9 +176,6 @@ class CenterCrop(ImageTransform):
         if left or upper or right or lower:
             picture.pad(left, upper, right, lower, "constant", 0)
         picture.crop(round((picture.width - width) / 2), round((picture.height - height) / 2), width, height)
-
-    def __repr__(self) -> str:
-        return f"CenterCrop(size={self.size})"
 
 
 class RandomCrop(ImageTransform):
@@ -192,6 +190,8 @@ class RandomCrop(ImageTransform):
         padding_mode: "constant", "edge", "reflect" or "symmetric".
     """
 
+    _shown = ("size", "padding")
+
     def __init__(
         self,
         size: int | Sequence[int],
@@ -200,7 +200,7 @@ class RandomCrop(ImageTransform):
         fill: int | tuple[int, ...] = 0,
         padding_mode: str = "constant",
     ) -> None:
-        self.size = _pair("size", size)
+        self.size = _pair(size)
         self.padding = None if padding is None else _sides(padding)
         self.pad_if_needed = pad_if_needed
         self.fill = fill
@@ -210,12 +210,11 @@ class RandomCrop(ImageTransform):
 
     def note(self, picture: PendingImage) -> None:
         height, width = self.size
-        mode = PADDING_MODES[self.padding_mode]
         if self.padding is not None:
-            picture.pad(*self.padding, mode, self.fill)
+            picture.pad(*self.padding, self.padding_mode, self.fill)
         across, down = max(0, width - picture.width), max(0, height - picture.height)
         if self.pad_if_needed and (across or down):
-            picture.pad(across, down, across, down, mode, self.fill)
+            picture.pad(across, down, across, down, self.padding_mode, self.fill)
         elif across or down:
             raise ImageArgumentError(
                 f"RandomCrop of {height} x {width} needs an image at least as large, and this one has "
@@ -226,9 +225,6 @@ class RandomCrop(ImageTransform):
             upper, left = rng.randint(0, picture.height - height), rng.randint(0, picture.width - width)
             picture.crop(left, upper, width, height)
 
-    def __repr__(self) -> str:
-        return f"RandomCrop(size={self.size}, padding={self.padding})"
-
 
 class RandomHorizontalFlip(ImageTransform):
     """Mirrors the image left to right, with a given probability.
@@ -236,6 +232,8 @@ class RandomHorizontalFlip(ImageTransform):
     Args:
         p: the probability, from 0 to 1.
     """
+
+    _shown = ("p",)
 
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p <= 1:
@@ -245,9 +243,6 @@ class RandomHorizontalFlip(ImageTransform):
     def note(self, picture: PendingImage) -> None:
         if sample_rng().random_generator.random() < self.p:
             picture.flip()
-
-    def __repr__(self) -> str:
-        return f"RandomHorizontalFlip(p={self.p})"
 
 
 class PILToTensor:
@@ -319,12 +314,12 @@ class Compose:
         return "\n".join(["Compose(", *(f"    {transform!r}" for transform in self.transforms), ")"])
 
 
-def _pair(name: str, value: Any) -> tuple[int, int]:
+def _pair(size: Any) -> tuple[int, int]:
     """Returns height and width."""
-    values = _whole_numbers(value)
+    values = _whole_numbers(size)
     values = values * 2 if len(values) == 1 else values
     if len(values) != 2 or min(values) < 1:
-        raise ImageArgumentError(f"{name}={value!r} is neither a positive integer nor a pair (height, width) of them")
+        raise ImageArgumentError(f"{size=} is neither a positive integer nor a pair (height, width) of them")
     return values[0], values[1]
 
 
@@ -342,11 +337,11 @@ def _range(name: str, value: Sequence[float]) -> tuple[float, float]:
     return float(value[0]), float(value[1])
 
 
-def _filter(interpolation: Any) -> str:
+def filter_of(interpolation: Any, filters: Mapping[str, Any] = FILTERS) -> str:
     """Returns the name of a filter; torchvision's `InterpolationMode` has it as its value."""
     name = getattr(interpolation, "value", interpolation)
-    if name not in FILTERS:
-        raise ImageArgumentError(f"interpolation={interpolation!r} is none of {', '.join(map(repr, FILTERS))}")
+    if name not in filters:
+        raise ImageArgumentError(f"interpolation={interpolation!r} is none of {', '.join(map(repr, filters))}")
     return str(name)
 
 

@@ -378,7 +378,6 @@ class _CutOrder:
         self._is_even = is_even
 
     def __len__(self) -> int:
-        """Returns the number of batches."""
         return self._count
 
     def batch(self, number: int) -> list[int]:
@@ -389,5 +388,4 @@ class _CutOrder:
         return indices
 
     def position(self, number: int) -> int:
-        """Returns the number of samples in the batches before this one."""
         return number * self._size

@@ -22,7 +22,6 @@ class Manifest:
         samples: written safely, counted from the first.
         state: of the loader at or before that sample, and the number of samples that it has delivered; or None.
         files: complete files, in order, relative to the folder.
-        is_complete: whether all is written.
     """
 
     def __init__(self, folder: str, settings: Mapping[str, Any]) -> None:

@@ -38,9 +38,6 @@ class RowDataset(Dataset[Row]):
 
     A dict keeps its keys. A pair of a Pillow image and a number has the fields `image` and `label`, another tuple
     or list `0`, `1`, and so on. Any other sample is the field `value`. Tensors become arrays, Pillow images PNG files.
-
-    Args:
-        dataset: a dataset by index.
     """
 
     stoker_protocol = True

@@ -102,18 +102,15 @@ class BalancedBatches:
         self._within = lru_cache(KEPT)(lambda one, cycle: Permutation(int(counts[one]), keys(of_classes[one])[cycle]))
 
     def __len__(self) -> int:
-        """Returns the number of batches."""
         return self._count
 
     def batch(self, number: int) -> list[int]:
-        """Returns the indices of a batch."""
         classes, times = self._classes.group(numbered(number, self._count))
         places = [self._places(*drawn) for drawn in zip(classes.tolist(), times.tolist(), strict=True)]
         indices: list[int] = self._by_class.samples(np.repeat(classes, self._samples), np.concatenate(places)).tolist()
         return indices
 
     def position(self, number: int) -> int:
-        """Returns the number of samples in the batches before this one."""
         return number * self._size
 
     def _places(self, one: int, time: int) -> Int64Array:

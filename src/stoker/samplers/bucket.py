@@ -211,11 +211,9 @@ class BucketBatches:
             self._within = permutations(by_length.counts, keys(key)[1])
 
     def __len__(self) -> int:
-        """Returns the number of batches."""
         return self._cuts.batches
 
     def batch(self, number: int) -> list[int]:
-        """Returns the indices of a batch."""
         return self.cut_from_line(self._placed(np.array([numbered(number, len(self))])).item())
 
     def cut_from_line(self, batch: int) -> list[int]:
@@ -234,7 +232,6 @@ class BucketBatches:
         return indices
 
     def position(self, number: int) -> int:
-        """Returns the number of samples in the batches before this one."""
         if self._cuts.size is not None:
             return number * self._cuts.size
         block = number - number % _BLOCK

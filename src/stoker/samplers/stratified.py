@@ -113,11 +113,9 @@ class StratifiedBatches:
         self._ends = np.cumsum(quota.extra[self._line])
 
     def __len__(self) -> int:
-        """Returns the number of batches."""
         return self._count
 
     def batch(self, number: int) -> list[int]:
-        """Returns the indices of a batch."""
         number = numbered(number, self._count)
         classes, places = self._full(number) if number < self._quota.full else self._last()
         if not self._shuffle:
@@ -132,7 +130,6 @@ class StratifiedBatches:
         return batch
 
     def position(self, number: int) -> int:
-        """Returns the number of samples in the batches before this one."""
         return number * self._batch_size
 
     def _full(self, number: int) -> tuple[Int64Array, Int64Array]:

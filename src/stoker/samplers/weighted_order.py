@@ -79,7 +79,6 @@ class DrawnOrder:
 
     Args:
         sums: of the weights; shared by all orders of a sampler.
-        size: number of positions.
         key: any integer; keys equal modulo 2**64 give the same order.
     """
 
@@ -89,11 +88,9 @@ class DrawnOrder:
         self._key = key
 
     def __len__(self) -> int:
-        """Returns the number of positions."""
         return self._size
 
     def take(self, positions: Int64Array) -> Int64Array:
-        """Returns the indices at `positions`, in their order."""
         _check(positions, self._size)
         found = np.empty(len(positions), np.int64)
         for start in range(0, len(positions), _BLOCK):
@@ -126,11 +123,9 @@ class RacedOrder:
         self._indices = first[np.argsort(arrivals, kind="stable")[:size]].astype(np.int64, copy=False)
 
     def __len__(self) -> int:
-        """Returns the number of positions."""
         return len(self._indices)
 
     def take(self, positions: Int64Array) -> Int64Array:
-        """Returns the indices at `positions`, in their order."""
         _check(positions, len(self))
         return self._indices[positions]
 

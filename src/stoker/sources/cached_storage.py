@@ -121,7 +121,6 @@ class CachedStorage:
         return CachedFile(file, path, self.blocks, self.failures, self.block_size, self.name)
 
     def read(self, path: str, begin: int, length: int) -> bytes:
-        """Returns `length` bytes of a file from byte `begin` on; fewer only at its end."""
         return self.open(path).read(begin, length)
 
     def read_whole(self, path: str) -> bytes:
@@ -208,7 +207,6 @@ class CachedFile:
         self._digest = hashlib.sha256(json.dumps(key).encode("utf-8", "surrogatepass"))
 
     def read(self, begin: int, length: int) -> bytes:
-        """Returns `length` bytes from byte `begin` on; fewer only at the end of the file."""
         end = min(begin + length, self.version.size)
         return self.read_ranges([(begin, end)])[0] if end > begin else b""
 

@@ -15,11 +15,7 @@ T = TypeVar("T")
 
 
 class PartStream(Stream[T]):
-    """A stream of numbered parts, such as files. A subclass iterates over those of its share, `_numbers`.
-
-    Args:
-        parts: number of parts.
-    """
+    """A stream of numbered parts, such as files. A subclass iterates over those of its share, `_numbers`."""
 
     def __init__(self, parts: int) -> None:
         self._numbers = range(parts)
@@ -39,7 +35,6 @@ class FileStream(Stream[Any]):
 
     Args:
         files: their names, in order.
-        transform: a function of the sample, or None.
     """
 
     def __init__(self, files: list[str], source: PartStream[Any], transform: Callable[[Any], Any] | None) -> None:

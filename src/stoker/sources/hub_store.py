@@ -52,9 +52,6 @@ class HubStorage(ObjectStorage):
 class PinnedRepositories:
     """Repositories whose revisions stand for the commits that they had when they were first asked for.
 
-    Args:
-        storage_options: see `HubStorage`.
-
     Attributes:
         roots: the URLs of the repositories at their commits, in the order in which they were asked for.
     """

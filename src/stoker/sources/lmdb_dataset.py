@@ -202,12 +202,7 @@ def _close_inherited(path: str) -> None:
 
 
 class _Reader:
-    """Reads a database of an open environment.
-
-    Args:
-        environment: the open environment.
-        database: the name of a database, or None.
-    """
+    """Reads a database of an open environment."""
 
     def __init__(self, lmdb: Any, environment: _Environment, path: str, database: str | None) -> None:
         self._lmdb = lmdb

@@ -70,7 +70,6 @@ class Paths:
         return [prefixes[place] + name for place, name in zip(places.tolist(), names, strict=True)]
 
     def __len__(self) -> int:
-        """Returns the number of rows."""
         return len(self.starts) - 1
 
     def part(self, start: int, stop: int) -> Paths:
@@ -83,7 +82,6 @@ class Paths:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the column, in bytes."""
         return sum(array.nbytes for array in vars(self).values())
 
 

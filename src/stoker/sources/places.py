@@ -28,7 +28,6 @@ def places_of(
     storage_options: Mapping[str, Any] | None = None,
     *,
     may_be_folders: bool = False,
-    only_local: bool = False,
 ) -> list[str]:
     """Returns the files that `places` names, in its order; those of a glob pattern are sorted.
 
@@ -40,7 +39,6 @@ def places_of(
         what: the word for the files in messages, in the plural.
         storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
         may_be_folders: whether a place may be a folder.
-        only_local: whether URLs of stores are refused.
 
     Raises:
         FileNotFoundError: a local path, or a pattern, leads to no file. All are checked at once. A URL without a
@@ -48,7 +46,7 @@ def places_of(
         ValueError: there are none, a place is a folder that may not be one, or a URL of a scheme that cannot be read.
         OSError: a store cannot be listed.
     """
-    pairs = _found(places, what, storage_options, may_be_folders=may_be_folders, only_local=only_local)
+    pairs = _found(places, what, storage_options, may_be_folders=may_be_folders)
     return [place for place, _ in pairs]
 
 
@@ -87,7 +85,6 @@ def _found(
     storage_options: Mapping[str, Any] | None,
     *,
     may_be_folders: bool = False,
-    only_local: bool = False,
 ) -> list[tuple[str, str]]:
     """Returns the files that `places` names, and the fixed beginning of the text that names each."""
     is_one = isinstance(places, (str, os.PathLike))
@@ -102,11 +99,6 @@ def _found(
         fixed = "" if fixed == text and not is_one else fixed
         for place in expanded:
             if is_remote(place):
-                if only_local:
-                    raise ValueError(
-                        f"{shown(place)} is a URL, and {what} are read from local paths only: copy them to a local "
-                        "folder or mount them"
-                    )
                 if is_on_hub(place):
                     hub = hub or PinnedRepositories(storage_options)
                     place = hub.pinned(place)

@@ -38,8 +38,6 @@ def image_of(source: str | bytes, transform: Any, loader: Any, decode_device: st
 
     Args:
         source: a path, or the contents of a file.
-        transform: of the dataset.
-        loader: likewise.
         decode_device: what decodes the file after the worker; None for the worker.
     """
     if decode_device is not None:

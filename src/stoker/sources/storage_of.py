@@ -129,10 +129,6 @@ def source_files(
 ) -> SourceFiles:
     """Returns the files that places stand for, without indexes of others among them: `data/*` finds both.
 
-    Args:
-        cache: a folder that keeps the data that is read; None for none.
-        cache_size: bytes that the cache may take.
-
     Raises:
         FileNotFoundError, ValueError, OSError: as `places_of` and `storage_of` say.
     """

@@ -11,7 +11,7 @@ from textwrap import dedent
 
 import pytest
 
-from stoker._core.machine.cgroups import own
+from tests.cgroups import limited_to
 
 Tree = Callable[[dict[str, object]], str]
 Script = Callable[..., str]
@@ -46,21 +46,5 @@ def script() -> Script:
 
 @pytest.fixture
 def cgroup_of_200_mb() -> Iterator[Path]:
-    """A memory cgroup below this process's own, for programs that move into it through its `cgroup.procs`."""
-    for group in own("memory"):
-        directory = Path(group.directory, f"stoker-test-{os.getpid()}")
-        try:
-            directory.mkdir()
-        except OSError:
-            continue
-        try:
-            limit = directory / ("memory.limit_in_bytes" if group.version == 1 else "memory.max")
-            limit.write_text(str(200 << 20))
-            yield directory
-        except OSError:
-            continue
-        else:
-            return
-        finally:
-            directory.rmdir()
-    pytest.skip("no memory cgroup can be made here")
+    """A memory cgroup of 200 MiB below this process's own, for programs that move into it."""
+    yield from limited_to(200)

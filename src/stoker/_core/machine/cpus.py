@@ -77,11 +77,7 @@ def for_this_rank() -> int:
 
 
 class Claim:
-    """The workers of one open loader. Ends with `release` or with the object.
-
-    Attributes:
-        number: of workers.
-    """
+    """The workers of one open loader. Ends with `release` or with the object."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -111,7 +111,6 @@ def busy_between(samples: Sequence[GpuSample], used: Sequence[int], begin: float
         samples: in order.
         used: the numbers of the GPUs.
         begin: of the time, in seconds of `time.perf_counter()`.
-        end: of the time.
     """
     if not used:
         return None

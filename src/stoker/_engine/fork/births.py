@@ -41,11 +41,7 @@ AT_MOST = 250
 
 
 class HelperProcess:
-    """The process of a zygote, a child of this one.
-
-    Args:
-        pid: of the process.
-    """
+    """The process of a zygote, a child of this one."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

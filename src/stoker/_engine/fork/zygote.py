@@ -115,7 +115,6 @@ class Zygote:
         channel: to the trainer.
         ends: its descriptors at birth.
         workers: number of workers: those to fork, and those on other machines.
-        rules: limits of the workers.
         source: origin of the workers' job.
         collecting: whether workers run Python's garbage collector, as the trainer does.
         lineage: of the workers, as multiprocessing sees them.

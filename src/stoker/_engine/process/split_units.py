@@ -23,8 +23,6 @@ class SplitUnits:
 
     Args:
         split_policy: learns whether sharing is worth it.
-        dispatch: hands out units.
-        slots: has the memory.
     """
 
     def __init__(self, split_policy: SplitPolicy, dispatch: Dispatch, slots: SlotAllocator) -> None:

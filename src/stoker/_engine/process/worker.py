@@ -378,7 +378,6 @@ class ZygotesWorker(Worker):
     """A worker that a zygote has forked.
 
     Args:
-        number: the worker's.
         channel: to the zygote.
         arena: the arena's shared files.
         zygote: its pid.

@@ -242,8 +242,6 @@ def died(
     """Returns the error of a worker that has ended by itself.
 
     Args:
-        number: the worker's.
-        pid: its process.
         code: its exit code; negative for a signal.
         where: its work, in words; None if it was idle.
         deaths: number of recent deaths, this one included.
@@ -378,7 +376,6 @@ class WorkerDeath(NamedTuple):
     Attributes:
         units: units that it held, the one in work first.
         position: its activity and place.
-        pid: its process.
         code: its exit code, negative for a signal; None if unknown.
         stack: its last Python stack, if it was available.
         stall: the stall for which it was ended, with its stack then; or None.

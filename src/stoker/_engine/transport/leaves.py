@@ -187,7 +187,6 @@ def _frame(batch: Opaque, place: Place, numbers: dict[int, int], smallest: int) 
     Most batches have this form. The trainer then neither unpickles a batch nor imports the module that rebuilds a leaf.
 
     Args:
-        batch: the batch.
         place: called for each leaf that is not small and plain.
         numbers: receives the number of each placed leaf, by the leaf's id.
         smallest: bytes below which a plain leaf is a small one.

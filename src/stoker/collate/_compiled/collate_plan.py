@@ -96,7 +96,6 @@ class Strings(_Small):
     """Strings or bytes: unchanged, and only the first is tested, as on the general path.
 
     Args:
-        kind: type of the first.
         in_runs: whether the result is a run of a batch's rows.
     """
 

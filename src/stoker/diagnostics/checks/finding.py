@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 Level = Literal["fine", "advice", "problem"]
 
@@ -24,7 +24,3 @@ class Finding:
     what: str
     why: str = ""
     mend: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the finding as plain JSON values."""
-        return asdict(self)

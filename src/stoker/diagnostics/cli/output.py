@@ -102,7 +102,6 @@ def check_output(
     """Refuses a file that cannot be written, or one that holds something else and would be lost.
 
     Args:
-        path: of the file; None for none.
         kind: of file that is written. An existing file has to be one, or to be empty; None for any.
         script: that is run, which is never replaced.
     """
@@ -194,11 +193,6 @@ class StatusLine:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
-
-
-def standard_error() -> StatusLine:
-    """Returns a line on standard error, below a program that prints to this process's standard streams."""
-    return StatusLine(sys.stderr, (sys.stdout,))
 
 
 @contextlib.contextmanager

@@ -48,7 +48,6 @@ class NotedEpoch:
 
     Attributes:
         epoch: number of the pass, over all loaders of the line.
-        about: facts about the dataset.
         batches: of which the sampler gave the indices, noted or not.
         samples: in them.
         every: of so many batches one is noted.

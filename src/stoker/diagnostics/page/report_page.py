@@ -38,11 +38,7 @@ MOST_LOADERS = 40
 
 
 def write_report(known: Measurements, path: str, title: str, engine: str) -> None:
-    """Writes the report of a run, some 100 kB to 1 MB.
-
-    Args:
-        engine: "torch" or "stoker".
-    """
+    """Writes the report of a run, some 100 kB to 1 MB."""
     data = {"report": VERSION, "program": title, **page_data(known, engine)}
     scripts = ("what_if_model", "findings", "page", "what_if", "composition")
     write_page(path, "page", "stoker run", "Loaders", title, data, scripts)
@@ -237,9 +233,6 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
 
     Times are seconds. `work`, `take` and `step` are those of the first batches, in the order of delivery. Of batches
     that workers make together, each record is the time that a whole batch takes one worker: `parts` are averaged.
-
-    Args:
-        loader: measured with its workers.
     """
     works = [work for made in loader.works for work in made]
     if len(works) < ENOUGH:

@@ -28,7 +28,6 @@ class PairedFigure:
     Attributes:
         name: "samples/s", "waited", "first batch", "CPU-s / 1,000 samples", "memory", or one of `OPTIONAL`.
         unit: "number", "share", "seconds" or "bytes".
-        before, after: None if unknown.
         ratio: after by before; None if either is unknown, or before is zero.
     """
 

@@ -211,7 +211,6 @@ def class_balance(dataset: Any, samples: Sequence[Any], count: int | None) -> Cl
 
     Args:
         dataset: whose attributes `targets`, `labels` and `classes` are read; None for a stream.
-        samples: that are looked at.
     """
     names = _class_names(dataset)
     for name in ("targets", "labels", "y"):

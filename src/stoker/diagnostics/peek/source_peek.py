@@ -28,9 +28,6 @@ class SourcePeek:
     """The contents of a source.
 
     Attributes:
-        name: of the source, as given.
-        kind: the class or format that opened it.
-        count: number of samples; None if it is not known.
         first: of the first samples the index, the description of the dataset or None, and the fields as text.
         failed: index and error of samples that cannot be read.
     """
@@ -130,7 +127,6 @@ def write_sheet(source: OpenedSource, path: str, images: int) -> None:
 
     Args:
         source: whose samples hold images; encoded ones are decoded.
-        images: number of images at most.
 
     Raises:
         PreviewError: the samples hold no images.

@@ -214,14 +214,7 @@ class StageTimes:
 
     def as_dict(self) -> dict[str, float]:
         """Returns the figures by name, with the mean."""
-        return {
-            "count": self.count,
-            "seconds": self.seconds,
-            "mean": self.mean,
-            "median": self.median,
-            "p95": self.p95,
-            "longest": self.longest,
-        }
+        return {**vars(self), "mean": self.mean}
 
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> StageTimes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -51,7 +52,15 @@ class LoaderProfile(ProfileFigures):
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the profile as plain JSON values."""
-        return {**super().as_dict(), "verdict": vars(self.verdict)}
+        plain = {
+            **vars(self),
+            "rate": self.rate,
+            "share": self.share,
+            "steps": [step._asdict() for step in self.steps],
+            "workers": [worker._asdict() for worker in self.workers],
+        }
+        values: dict[str, Any] = json.loads(json.dumps(plain, default=_plain))
+        return values
 
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> LoaderProfile:
@@ -69,6 +78,13 @@ class LoaderProfile(ProfileFigures):
 
     def __str__(self) -> str:
         return as_text(self, str(self.verdict))
+
+
+def _plain(value: Any) -> Any:
+    """Returns a part of a profile as plain values; what JSON does not know, such as the index of a sample, as text."""
+    if isinstance(value, StageTimes):
+        return value.as_dict()
+    return vars(value) if isinstance(value, SlowSample | ProfileVerdict) else repr(value)
 
 
 Row = Mapping[str, str]

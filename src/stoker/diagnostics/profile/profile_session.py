@@ -18,9 +18,7 @@ class ProfileSession:
     """The arrangements in the loader while it is profiled: from `begin` to `end`, as often as these are called.
 
     Args:
-        end_workers: ends the persistent workers of the loader.
         sums: of the batches; None for new ones.
-        stacks: whether the stacks of workers are sampled.
         trace: the timeline of the batches, which is written at the end; None for none.
 
     Attributes:

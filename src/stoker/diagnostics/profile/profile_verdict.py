@@ -5,7 +5,6 @@ Pure: figures in, words out.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -281,35 +280,3 @@ class ProfileFigures:
     def rate(self) -> float:
         """Returns the samples for each second of the loop; 0 before the second batch."""
         return self.samples / self.seconds if self.batches > 1 and self.seconds > 0 else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the figures as plain JSON values."""
-        plain = {
-            "dataset": self.dataset,
-            "num_workers": self.num_workers,
-            "batches": self.batches,
-            "samples": self.samples,
-            "errors": self.errors,
-            "seconds": self.seconds,
-            "rate": self.rate,
-            "first": self.first,
-            "share": self.share,
-            "wait": self.wait.as_dict(),
-            "step": self.step.as_dict(),
-            "held": None if self.held is None else self.held.as_dict(),
-            "gain": self.gain,
-            "is_measured": self.is_measured,
-            "stages": {name: times.as_dict() for name, times in self.stages.items()},
-            "each": self.each.as_dict(),
-            "cpu_share": self.cpu_share,
-            "slowest": [vars(sample) for sample in self.slowest],
-            "steps": [step._asdict() for step in self.steps],
-            "workers": [worker._asdict() for worker in self.workers],
-            "epochs": self.epochs,
-            "starts": self.starts,
-            "stacks": [list(one) for one in self.stacks],
-            "sampler": self.sampler,
-            "sampled": self.sampled,
-        }
-        values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
-        return values

@@ -239,11 +239,7 @@ class LoopTimes:
         self.sampled += seconds
 
     def received(self, seconds: float, begins: bool) -> None:
-        """Counts a batch.
-
-        Args:
-            begins: whether it is the first one of an epoch.
-        """
+        """Counts a batch."""
         self.count += 1
         self.epochs += begins
         if self.count == 1:

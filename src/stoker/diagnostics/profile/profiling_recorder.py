@@ -35,11 +35,7 @@ LIBRARIES = ("torch.utils.data.", "torchdata.", "stoker.", "builtins.")
 
 
 class ProfilingRecorder(Recorder):
-    """A recorder that profiles all loaders, and ends the program once one has given enough batches.
-
-    Args:
-        order: the loader and batches to profile.
-    """
+    """A recorder that profiles all loaders, and ends the program once one has given enough batches."""
 
     def __init__(self, folder: str, order: ProfileOrder) -> None:
         self._order = order
@@ -191,11 +187,7 @@ class ProfilingRecorder(Recorder):
 
 
 class ProfilingHooks(LoaderHooks):
-    """The hooks of a process whose loaders are profiled.
-
-    Args:
-        recorder: that gives the batches.
-    """
+    """The hooks of a process whose loaders are profiled."""
 
     def __init__(self, recorder: ProfilingRecorder) -> None:
         self._profiling = recorder
@@ -380,13 +372,7 @@ class ProfiledEpoch(EpochRecord):
 
 
 class LoaderUse:
-    """The session in one loader, while some of its epochs are under way.
-
-    Args:
-        ours: Stoker's loader.
-        loop: that it belongs to.
-        stacks: whether the stacks of workers are sampled.
-    """
+    """The session in one loader, while some of its epochs are under way."""
 
     def __init__(self, ours: Any, loop: ProfiledLoop, stacks: bool) -> None:
         self.ours = weakref.ref(ours)

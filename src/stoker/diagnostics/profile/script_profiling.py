@@ -65,7 +65,6 @@ class ScriptProfiling:
     Args:
         batches: number of batches of a loader after which the program is ended.
         site: the line that iterates ("train.py:31"); None for the loader for which the program waits most.
-        stacks: whether the stacks of workers are sampled.
 
     Attributes:
         result: the profile; None before the program has ended, or if it gave no batch.

@@ -7,13 +7,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from stoker.diagnostics.recorder import EpochRecord, Recorder, described
 
 
 @dataclass(frozen=True)
-class BatchLimit:
+class _Order:
+    """An order to a program, which reaches it as text in a variable of the environment."""
+
+    def as_text(self) -> str:
+        """Returns the order as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> Self:
+        """Returns the order that `as_text` gave."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class BatchLimit(_Order):
     """When a program has been measured for long enough. The first loader that reaches it ends the program.
 
     With a limit in seconds, a second epoch and those after it are measured to their ends: short epochs count as wholes.
@@ -38,21 +52,11 @@ class BatchLimit:
         """Returns whether it is enough.
 
         Args:
-            batches: that were received.
             seconds: since the last of the skipped batches was received.
         """
         if self.batches is not None:
             return batches >= self.batches
         return batches >= self.skip + self.least and seconds >= self.seconds
-
-    def as_text(self) -> str:
-        """Returns the limit as text for a variable of the environment."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_text(cls, text: str) -> BatchLimit:
-        """Returns the limit that `as_text` gave."""
-        return cls(**json.loads(text))
 
 
 class EnoughBatches(SystemExit):
@@ -65,9 +69,6 @@ class LimitedRecorder(Recorder):
     The request that comes after the last batch raises, so the step with this batch is measured too. It raises again if
     the program goes on. All loaders of a line and a class of datasets count together: some programs make one for each
     epoch.
-
-    Args:
-        limit: of one loader.
     """
 
     def __init__(self, folder: str, limit: BatchLimit) -> None:
@@ -80,11 +81,6 @@ class LimitedRecorder(Recorder):
         super().__init__(folder)
 
     def begin(self, loader: Any, site: str, begun: float, *more: Any) -> EpochRecord:
-        """Records that an epoch has begun.
-
-        Raises:
-            EnoughBatches: the limit was reached.
-        """
         self._end_if_enough(begun)
         record = super().begin(loader, site, begun, *more)
         kind = self._kinds[record.loader] = (site, described(loader)["dataset"])
@@ -92,11 +88,6 @@ class LimitedRecorder(Recorder):
         return record
 
     def batch(self, record: EpochRecord, asked: float, got: float, samples: int) -> None:
-        """Records a batch.
-
-        Raises:
-            EnoughBatches: the limit was reached by the batches before this one.
-        """
         self._end_if_enough(got)
         super().batch(record, asked, got, samples)
         kind = self._kinds[record.loader]
@@ -107,11 +98,6 @@ class LimitedRecorder(Recorder):
             self._heed_limit(kind, got)
 
     def end(self, record: EpochRecord, asked: float, got: float) -> None:
-        """Records the end of an epoch.
-
-        Raises:
-            EnoughBatches: the limit was reached by the last batch of the epoch.
-        """
         super().end(record, asked, got)
         self._heed_limit(self._kinds[record.loader], got)
         self._end_if_enough(got)
@@ -132,26 +118,16 @@ class LimitedRecorder(Recorder):
 
 
 @dataclass(frozen=True)
-class ProfileOrder:
+class ProfileOrder(_Order):
     """The loader and the batches to profile.
 
     Attributes:
         folder: where each process writes its profiles.
         batches: number of batches of a loader after which the program ends.
         site: the line that iterates ("train.py:31"); None for the first loader that has given so many.
-        stacks: whether the stacks of workers are sampled.
     """
 
     folder: str
     batches: int
     site: str | None = None
     stacks: bool = False
-
-    def as_text(self) -> str:
-        """Returns the order as text for a variable of the environment."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_text(cls, text: str) -> ProfileOrder:
-        """Returns the order that `as_text` gave."""
-        return cls(**json.loads(text))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -165,13 +165,8 @@ def conclusion(figures: Sequence[ComparedFigure], rounds: int) -> str:
 
 def figures_as_dict(figures: Sequence[ComparedFigure]) -> dict[str, Any]:
     """Returns the figures as plain JSON values. Times are seconds, memory is in bytes, shares are from 0 to 1."""
-
-    def plain(spread: Spread | None) -> dict[str, float] | None:
-        return None if spread is None else {"median": spread.median, "least": spread.least, "most": spread.most}
-
-    return {
-        one.name: {"torch": plain(one.torch), "stoker": plain(one.stoker), "ratio": plain(one.ratio)} for one in figures
-    }
+    each = map(asdict, figures)
+    return {one.pop("name"): one for one in each}
 
 
 STAYS = "stays on torch's engine"

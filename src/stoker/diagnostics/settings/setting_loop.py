@@ -128,7 +128,6 @@ def iterate(loader: Any, first: FirstBatches, skip: int, seconds: float, least: 
     """Iterates until enough was measured; returns the batches received. Epochs after the first one are whole.
 
     Args:
-        loader: with its setting.
         first: is shown the first batches, if the dataset is a stream.
         skip: batches of the warm start.
         seconds: to measure after it.

@@ -204,9 +204,6 @@ class SettingSearch:
     gained nothing, with `persistent_workers=True` if their start takes too much of each epoch; numbers between the best
     one and its neighbours; more prefetching, and threads, while they gain; other batch sizes, if any were asked for;
     and at last those near the best again, by turns.
-
-    Args:
-        space: the settings that may be tried.
     """
 
     def __init__(self, space: SearchSpace) -> None:

@@ -223,7 +223,6 @@ class HiddenLoader(DataLoader[Any]):
 
     Args:
         images: whether processes that make samples read JPEG files by Stoker's reader.
-        **arguments: as `DataLoader`.
     """
 
     def __init__(self, images: bool = False, **arguments: Any) -> None:

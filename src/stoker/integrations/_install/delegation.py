@@ -34,7 +34,6 @@ def put_on(kind: type, changes: Changes, *, iter_too: bool = True, stateful: boo
 
     Args:
         kind: torch's `DataLoader`, or a subclass with an engine of its own.
-        changes: where it is recorded.
         iter_too: whether `__iter__` is the class's own, and no script's.
         stateful: whether it has torchdata's states.
     """
@@ -141,8 +140,6 @@ def reduce_ex(loader: Any, protocol: Any, unpickled: Callable[..., Any]) -> Any:
     """Returns the parts of a torch loader for pickle and copy: those of any object, without the loader behind it.
 
     Args:
-        loader: torch's.
-        protocol: pickle's.
         unpickled: called with the settings, a callable and its arguments where the loader is unpickled.
     """
     made = object.__reduce_ex__(loader, protocol)

@@ -33,12 +33,10 @@ class Accounting:
     """The accounts of one iterator. Every sample is counted once, when its batch is about to be delivered.
 
     Args:
-        options: of the loader.
         ledger: counts for the loader.
         dispatcher: reports bad samples.
 
     Attributes:
-        counts: of its epoch.
         clean: samples of batches without a bad one that the error budget has not counted yet.
 
     Raises:
@@ -63,11 +61,7 @@ class Accounting:
         self._spared = 0 if options.error_word in ("skip", "replace") else 1  # of each unit: the last may be its error
 
     def open(self) -> None:
-        """Opens the quarantine file before an epoch begins; on failure the epoch has not begun.
-
-        Raises:
-            QuarantineError: the file cannot be opened.
-        """
+        """Opens the quarantine file before an epoch begins; on failure the epoch has not begun."""
         self._file = self._file or _opened(self._path)
 
     def begin(self, epoch: Epoch, options: LoaderOptions, asked: float) -> None:

@@ -31,7 +31,6 @@ class RichBar:
     """A bar of rich, drawn without a thread: workers are forked safely from this process only without other threads.
 
     Args:
-        name: in front of the bar.
         total: batches in the epoch, or None.
         at: batches that the bar begins with.
     """
@@ -115,13 +114,7 @@ def in_notebook() -> bool:
 
 
 class NotebookBar:
-    """A bar in the output of a cell. It stays in the notebook that is saved, and needs no ipywidgets.
-
-    Args:
-        name: in front of the bar.
-        total: batches in the epoch, or None.
-        at: batches that the bar begins with.
-    """
+    """A bar in the output of a cell. It stays in the notebook that is saved, and needs no ipywidgets."""
 
     def __init__(self, name: str, total: int | None, at: int) -> None:
         from IPython.display import display

@@ -120,9 +120,6 @@ def packed(epoch: int, place: Place, kind: dict[str, Any], rank: Rank | None = N
     and for checkpoints of earlier versions, which are read by the keys of a new loader's state.
 
     Args:
-        epoch: its number.
-        place: in it.
-        kind: of the loader.
         rank: the rank to which the state belongs, named in the key of that value; None if all ranks have this state.
 
     Raises:

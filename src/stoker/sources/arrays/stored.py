@@ -151,7 +151,6 @@ class StoredRows:
     """Rows of one array in a file of a store. Thread safe.
 
     Args:
-        contents: the contents of the file when the dataset was made.
         file: which is read; its reads fail if it was changed since it was opened.
     """
 
@@ -233,9 +232,6 @@ def check_rows_are_together(contents: FileContents) -> None:
 
 class MappedFile:
     """A file in memory, mapped as a whole. All processes that map it share its pages. Thread safe.
-
-    Args:
-        contents: the contents of the file when the dataset was made.
 
     Raises:
         FileChangedError: it was changed since.

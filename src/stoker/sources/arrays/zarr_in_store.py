@@ -27,9 +27,6 @@ class StoredZarr:
 
     Raises:
         FileChangedError: it was changed since the dataset was made.
-
-    Attributes:
-        zarr_format: 2 or 3.
     """
 
     def __init__(self, file: FileContents, key: str) -> None:

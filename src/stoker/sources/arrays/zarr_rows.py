@@ -64,11 +64,7 @@ class FolderOfArray(Protocol):
 
 
 class ZarrFolder:
-    """The folder of an array on this machine.
-
-    Attributes:
-        zarr_format: 2 or 3.
-    """
+    """The folder of an array on this machine."""
 
     def __init__(self, path: str) -> None:
         self.name = path

@@ -52,7 +52,6 @@ class OpenClipFile:
 
     Args:
         name: for messages.
-        path: of a file of this machine; None for one of a store.
 
     Attributes:
         version: of the file, when it was opened.
@@ -82,11 +81,7 @@ class OpenClipFile:
         return data
 
     def stream(self, begin: int = 0) -> FileObject:
-        """Returns the file as a new file object, which ends where the store fails: see `errors_of_store`.
-
-        Args:
-            begin: the byte at which the file object begins.
-        """
+        """Returns the file as a new file object, which ends where the store fails: see `errors_of_store`."""
         self._stream = _Stream(_Rest(self._file, begin) if begin else self._file)
         self._stream.name = self.name.rpartition("/")[2]  # its suffix is one of the hints at the format
         return self._stream
@@ -157,11 +152,7 @@ def _data_are_whole(file: OpenClipFile) -> bool:
 
 
 def promised_size(head: bytes) -> int | None:
-    """Returns the size that the header of a file promises, in bytes; None if it promises none.
-
-    Args:
-        head: the first bytes of the file.
-    """
+    """Returns the size that the header of a file promises, in bytes; None if it promises none."""
     if head[:4] == b"RIFF":
         length = int.from_bytes(head[4:8], "little")
         return 7 + length if length < _UNKNOWN_RIFF else None  # 8, and some programs leave out the last byte of padding

@@ -30,7 +30,6 @@ class ClipsOfFiles(Dataset[Any]):
 
     Args:
         labels: one for each file, or None.
-        cut: how a file is cut into clips.
         cache: a folder that keeps the data that is read; None for none.
         cache_size: bytes that the cache may take.
     """
@@ -221,8 +220,6 @@ class Cut:
         """Returns the number of consecutive clips of a file; 0 if it is too short for one.
 
         Args:
-            total: the length of the file, in ticks.
-            rate: ticks in a second.
             slack: ticks by which the last clip may go beyond the end.
         """
         assert self.hop is not None

@@ -175,9 +175,6 @@ Frames = np.ndarray[Any, np.dtype[np.uint8]]
 class VideoFile:
     """An open video. Belongs to one process and, at a time, to one thread. Runs no thread.
 
-    Attributes:
-        times: of the frames.
-
     Raises:
         MediaFileError: the file is truncated, damaged, or holds no video.
     """

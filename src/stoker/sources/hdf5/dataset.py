@@ -323,9 +323,6 @@ class HDF5Place:
 
     Raises:
         FileNotFoundError, ValueError, OSError: as `source_files` says; or a pattern leads to several files.
-
-    Attributes:
-        is_remote: whether it is read through a store.
     """
 
     def __init__(

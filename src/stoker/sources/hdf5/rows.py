@@ -265,9 +265,6 @@ class RawChunks:
     Args:
         table: the `h5py.Dataset`, for which `can_be_read_raw` is true.
         contents: the file in its store, from which chunks are read outside the lock too; None for one of this machine.
-
-    Attributes:
-        is_remote: whether they are.
     """
 
     def __init__(self, table: Any, contents: File | None = None) -> None:

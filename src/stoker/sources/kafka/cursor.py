@@ -135,7 +135,6 @@ class PartitionCursor:
 
         Args:
             is_next: whether it is this share's turn.
-            partitions: the number of all partitions of the stream.
         """
         at = self.at
         entry: State = {"at": at, "end": self.end, "of": partitions}

@@ -31,7 +31,6 @@ class KafkaRecords(StreamIterator[Record]):
 
     Args:
         turn: the number of the share whose turn it is.
-        partitions: the number of all partitions of the stream.
         timeout: seconds to wait for brokers.
     """
 

@@ -107,7 +107,6 @@ class RecordDataset(Dataset[Any]):
     """Records of text files by index: the base of the public classes.
 
     Args:
-        parser: makes a sample of a record.
         first: the number of the first record of a file that is a sample.
 
     Raises:
@@ -195,9 +194,7 @@ def index_of(path: str, cutting: Cutting, begin: int, storage: Storage, opened: 
     The index of a remote file lies in the user's cache folder.
 
     Args:
-        cutting: how it is cut into records.
         begin: the byte at which its text begins.
-        opened: the file, if it is open.
     """
     file = opened or storage.open(path)
     index_path = place_of(path, cutting)

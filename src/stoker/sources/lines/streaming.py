@@ -28,7 +28,6 @@ class UntransformedRecords(PartStream[Any]):
     """The samples of files, before a transform.
 
     Args:
-        parser: makes a sample of a record.
         first: the number of the first record of a file that is a sample.
     """
 

@@ -39,24 +39,7 @@ class RowGroups:
     Each process opens files when it first needs them, at most `MOST_OPEN` at once, and caches the row groups that it
     decoded last, in `CACHED_BYTES`. A pickle carries neither. Thread safe. Reading starts no thread.
 
-    Args:
-        files: places of files, as `places_of` takes them.
-        columns: names of the columns to read; None for all.
-        storage_options: of object stores: credentials, `endpoint`, ...; see the guide on object storage.
-        cache: a folder of the local disk for the data that is read, shared by all processes of the machine; needs
-            `cache_size`. See the guide on unreliable storage.
-        cache_size: bytes that the cache may take.
-        decoded_cache: a folder of the local disk for decoded row groups, which all processes of the machine map; None
-            to keep them in the memory of each process.
-        partitioning: "hive" for columns from the names of folders, behind the files' own; None for none.
-
-    Raises:
-        FileNotFoundError: a path or pattern leads to no file.
-        TypeError: `columns` is a single text.
-        ValueError: there are no files, no columns, or no rows; or `partitioning` is another value.
-        ParquetFileError: a file is truncated, damaged, or no Parquet file.
-        MissingColumnError: a file has no such column.
-        SchemaMismatchError: two files have different columns, or types of them.
+    Arguments and errors are those of `ParquetDataset`.
 
     Attributes:
         columns: the names of the columns, in the order of a sample.

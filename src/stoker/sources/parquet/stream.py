@@ -83,12 +83,7 @@ class ParquetStream(FileStream):
 
 
 class RowStream(PartStream[Any]):
-    """The rows of row groups, as dicts, or what a transform makes of them.
-
-    Args:
-        groups: the row groups of all files.
-        transform: a function of the dict, or None.
-    """
+    """The rows of row groups, as dicts, or what a transform makes of them."""
 
     def __init__(self, groups: RowGroups, transform: Callable[[dict[str, Any]], Any] | None) -> None:
         self.groups = groups

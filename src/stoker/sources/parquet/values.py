@@ -34,7 +34,6 @@ class DecodedGroup:
 
     Attributes:
         nbytes: of the buffers of all columns; 0 of those of a mapped file.
-        is_mapped: whether the table lies in a mapped file.
     """
 
     def __init__(

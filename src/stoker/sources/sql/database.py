@@ -150,7 +150,6 @@ class SQLiteDatabase(Database):
         self.shown = os.path.abspath(unquote(url[len(SQLITE) :]))
 
     def open(self) -> sqlite3.Connection:
-        """Returns a connection."""
         if not os.path.isfile(self.shown):
             raise FileNotFoundError(f"{self.shown} leads to no file, so no query of it can run")
         uri = Path(self.shown).as_uri() + "?mode=ro"
@@ -195,7 +194,6 @@ class DuckDBDatabase(Database):
         self.shown = self._path or "duckdb:///"
 
     def open(self) -> Any:
-        """Returns a connection."""
         duckdb = _duckdb()
         if not self._path:
             return duckdb.connect()

@@ -69,7 +69,6 @@ class SQLAlchemyDatabase(Database):
         self.shown = f"{parts.drivername}://{parts.host or ''}{port}/{parts.database or ''}"
 
     def open(self) -> Any:
-        """Returns a connection."""
         sqlalchemy = _sqlalchemy()
         try:
             engine = sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, hide_parameters=True)

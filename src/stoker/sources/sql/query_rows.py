@@ -19,14 +19,7 @@ from stoker.sources.sql.row_query import RowQuery, from_json, to_json
 
 
 class QueryRows(Stream[dict[str, Any]]):
-    """The rows of a query, as dicts.
-
-    Args:
-        parts: the number of parts, or the keys at which the parts but the first begin. Without a key, there is one.
-
-    Raises:
-        as `SQLStream`.
-    """
+    """The rows of a query, as dicts."""
 
     def __init__(self, query: RowQuery, parts: int | list[Any]) -> None:
         self._query = query

@@ -18,11 +18,7 @@ from stoker.sources.sql.find_database import database_of
 
 
 class RowQuery:
-    """A query of a database: a value that can be pickled and holds no connection.
-
-    Args:
-        key: a column, or None.
-    """
+    """A query of a database: a value that can be pickled and holds no connection."""
 
     def __init__(self, text: str, url: str, key: str | None, parameters: Parameters) -> None:
         self.text = text

@@ -185,11 +185,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def check_no_end(path: str, file: File, storage: Storage, folder: Folder | None, once: Once) -> None:
-    """Warns of a shard that is read in sequence and has no end mark, once for a stream.
-
-    Args:
-        folder: of indexes.
-    """
+    """Warns of a shard that is read in sequence and has no end mark, once for a stream."""
     size = file.version.size
     try:
         own = existing_index(path, storage, folder)

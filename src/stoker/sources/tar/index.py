@@ -236,9 +236,6 @@ def _beside(path: str, storage: Storage) -> tuple[ShardIndex, str] | None:
 def index_of(path: str, file: File, storage: Storage, folder: Folder | None = None) -> ShardIndex:
     """Returns the index of a shard: the one that exists, or a new one, which is written if its folder allows it.
 
-    Args:
-        folder: as in `local_place`.
-
     Raises:
         ShardError: the shard is truncated or damaged.
         ShardIndexError: the index does not belong to the shard. An index of a remote shard is then made anew.

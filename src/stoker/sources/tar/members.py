@@ -39,7 +39,6 @@ class MemberReader:
     The attributes describe the current member: reading them is cheaper than an object for each member.
 
     Args:
-        path: its path, for messages.
         position: the byte of the first header to read.
         window: bytes read at once.
         on_header: called with each header block.

@@ -67,7 +67,7 @@ def demo(
         raise typer.Exit(128 + interrupted[0])
     if as_json:
         about = {"images": images, "bytes": written, "workers": number, "rounds": rounds}
-        print_json(about | {"programs": [each.as_dict() for each in figures]})
+        print_json(about | {"programs": [vars(each) for each in figures]})
     else:
         show(
             console_of(sys.stdout), figures, f"{images:,} pictures of {size(written / images)}, {number} workers", keep

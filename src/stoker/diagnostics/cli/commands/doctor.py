@@ -41,7 +41,7 @@ def doctor(
             show(console, finding)
     problems = sum(finding.level == "problem" for finding in found)
     if as_json:
-        print_json({"problems": problems, "findings": [finding.as_dict() for finding in found]})
+        print_json({"problems": problems, "findings": [vars(finding) for finding in found]})
     else:
         advice = sum(finding.level == "advice" for finding in found)
         console.print(f"{problems} problems, {advice} pieces of advice, {len(found) - problems - advice} fine")

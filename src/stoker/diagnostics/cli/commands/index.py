@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from stoker.diagnostics.cli.output import CommandError, print_json, standard_error
+from stoker.diagnostics.cli.output import CommandError, StatusLine, print_json
 from stoker.errors import StokerError
 from stoker.sources.places import places_of
 from stoker.sources.urls import shown
@@ -45,7 +45,7 @@ def index(
     except (OSError, ValueError) as error:
         raise CommandError(str(error)) from error
     found: list[IndexedShard] = []
-    with standard_error() as line:
+    with StatusLine(sys.stderr, (sys.stdout,)) as line:
         for one in _indexed(places, overwrite):
             found.append(one)
             line.show(f"{len(found)} of {len(places)} shards, {_samples(found):,} samples")

@@ -303,8 +303,6 @@ def measure_grid(
 
     Args:
         command: by which it was called, without `stoker`.
-        target: as of `bench`, like the following.
-        each: seconds of each setting.
     """
     check_engine(engine)
     if not is_target(target):
