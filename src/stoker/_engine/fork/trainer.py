@@ -378,7 +378,8 @@ class ProcessBackend(Backend):
     def _lost_zygote(self, story: str, is_silent: bool = False) -> None:
         """Replaces a zygote that has ended with its workers, unless they died too often.
 
-        A zygote that was silent for too long at its birth is not replaced: the user has waited long enough.
+        A zygote that was silent for too long at its birth is not replaced, unless it was stopped: the user has waited
+        long enough.
         """
         if self._life.has_answered:
             self._deaths.answered(_BIRTH)  # what kills may have passed: no pause before the next
