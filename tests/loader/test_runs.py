@@ -169,6 +169,21 @@ def test_left_out_samples_are_counted_and_reported(method: dict[str, Any]) -> No
     assert (counts.quarantined, counts.delivered, counts.batches) == (3, LENGTH - 3, LENGTH // SIZE - 1)
 
 
+def test_profile_measures_each_batch_of_a_run(method: dict[str, Any]) -> None:
+    batches: list[Any] = []
+    loader = stoker.DataLoader(Drawn(), shuffle=True, seed=3, **method)
+    result = loader.profile(step=lambda batch: batches.append(plain(batch)))
+    assert batches == in_process() and (result.batches, result.samples) == (LENGTH // SIZE, LENGTH)
+    assert result.stages["fetch"].count == LENGTH // SIZE and result.each.count == LENGTH
+
+
+def test_automatic_workers_make_the_same_batches(method: dict[str, Any]) -> None:
+    loader = stoker.DataLoader(Drawn(), shuffle=True, seed=3, **{**method, "num_workers": "auto"})
+    assert [plain(batch) for batch in loader] == in_process()
+    counts = loader.report().epoch
+    assert (counts.delivered, counts.batches) == (LENGTH, LENGTH // SIZE)
+
+
 def test_kept_batches_keep_their_contents(method: dict[str, Any]) -> None:
     """Each batch of a run has a slot of its own, which is written again once the batch is not kept."""
     loader = stoker.DataLoader(Wide(), **method)

@@ -205,12 +205,12 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
             try:
                 short = self._short or self._try_short(backend)
                 batch = NOT_PLAIN if short is None else short(asked)
+                if batch is not NOT_PLAIN:
+                    self._num_yielded += 1
+                    return batch
             except BaseException as error:
                 self._heed(error, backend)
                 raise
-            if batch is not NOT_PLAIN:
-                self._num_yielded += 1
-                return batch
             self._short = short if self._meanwhile else None
         if self._early is not None:
             early, self._early = self._early, None
@@ -219,7 +219,12 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         if self._device is not None:
             self._device.begin()
         if self._epoch is None:
-            self._begin(asked)
+            try:
+                self._begin(asked)
+            except BaseException as error:
+                if self._epoch is not None:  # half begun
+                    self._heed(error, backend)
+                raise
         try:
             try:
                 due = self._accounted_for(backend)

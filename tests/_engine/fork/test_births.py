@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker._engine.fork import births, template
+from stoker._engine.fork import births, template, trainer, zygote_handle
+from stoker._engine.process import linux
 
 pytestmark = [
     pytest.mark.slow,
@@ -332,6 +333,43 @@ def test_epoch_goes_on_without_its_killed_template() -> None:
     batches = [next(iterator)]
     os.kill(template_of(loader).pid, signal.SIGKILL)
     assert [*batches, *iterator] == [[number] for number in range(8)]
+
+
+def stop(child: int) -> None:
+    os.kill(child, signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)  # until it has stopped
+
+
+def test_stopped_template_is_followed_by_another() -> None:
+    loader = loader_of(Asked(zygotes_parent))
+    stopped = answer(loader)
+    stop(stopped)
+    assert answer(loader) == template_of(loader).pid != stopped
+    assert not Path(f"/proc/{stopped}").exists()
+
+
+def test_epoch_ends_without_waiting_for_its_stopped_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot say how the zygote has ended."""
+    monkeypatch.setattr(zygote_handle, "GONE", float("inf"))
+    loader = loader_of(range(8), batch_size=1, prefetch_factor=1)
+    for _ in range(2):
+        iterator = iter(loader)
+        batches = [next(iterator)]
+        stop(template_of(loader).pid)
+        assert [*batches, *iterator] == [[number] for number in range(8)]
+
+
+def test_template_that_is_stopped_during_a_birth_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(Asked(zygotes_parent))
+    stopped = answer(loader)
+    stop(stopped)
+    with monkeypatch.context() as before:
+        before.setattr(linux, "is_stopped", lambda pid: False)
+        iterator = iter(loader)
+    monkeypatch.setattr(trainer, "HUNG", 0.3)
+    with pytest.warns(stoker.StokerWarning, match="did a signal or a debugger stop it"):
+        [[value]] = iterator
+    assert value == template_of(loader).pid != stopped
 
 
 def test_killed_zygote_of_template_is_replaced() -> None:

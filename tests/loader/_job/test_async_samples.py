@@ -223,6 +223,15 @@ def test_global_generators_cause_one_warning(how: dict[str, Any]) -> None:
         assert epoch(make, concurrency=1, seed=1, **how) == epoch(make, concurrency=1, seed=1)
 
 
+def test_global_generators_of_threads_cause_a_warning() -> None:
+    async def make(index: int) -> float:
+        await asyncio.sleep(0.001 * (index % 3))
+        return random.random()
+
+    with pytest.warns(StokerWarning, match="of Python moved while a worker thread made its first samples"):
+        epoch(make, length=400, **BACKENDS["threads"] | {"num_workers": 1})
+
+
 # Faults
 
 

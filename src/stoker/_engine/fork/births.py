@@ -119,7 +119,7 @@ class _Forked(HelperProcess):
         linux.kill(self.pid, self._template.descriptor if self._born is None else self._descriptor)
 
     def reap(self, seconds: float) -> int | None:
-        until = time.monotonic() + seconds
+        until = time.monotonic() + (0.0 if self._template.is_stopped else seconds)
         while self._code is None and (number := self._answers.fileno()) >= 0:
             poll = select.poll()
             poll.register(number, select.POLLIN)
@@ -171,7 +171,7 @@ class _TemplateHandle:
         weakref.finalize(self, _end, self.owner, pid, self.descriptor, control, lifeline)
 
     def said(self) -> bytes | None:
-        """Returns `STAYS`, `ALONE`, nothing if it has died, and None if it is still importing."""
+        """Returns `STAYS`, `ALONE`, nothing if it has died or is stopped, and None if it is still importing."""
         if self._said is None:
             try:
                 self._said = self._control.recv(1)
@@ -179,9 +179,14 @@ class _TemplateHandle:
                 return None
             except OSError:
                 self._said = b""
-        if self._said == STAYS and linux.has_ended(self.descriptor):
+        if self._said == STAYS and (linux.has_ended(self.descriptor) or self.is_stopped):
             self._said = b""
         return self._said
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal or a debugger has stopped it: it would answer when it is continued, if ever."""
+        return linux.is_stopped(self.pid)
 
     def ask(self, stream: Block, numbers: list[int], head: int) -> HelperProcess:
         """Asks for the birth of a zygote. Raises OSError if the template takes no message."""

@@ -303,12 +303,13 @@ class ProcessBackend(Backend):
                 latest = time.monotonic()
             elif now - latest > (limit := self._longest_silence()):
                 with self._between_lives():
+                    is_silent = not linux.is_stopped(self._life.pid)
                     self._life.end_processes(kill=True)
                     self._lost_zygote(
                         f"DataLoader worker (pid(s) {self._life.pid}) exited unexpectedly: the helper process gave no "
                         f"sign of life for {limit:g} s and was ended. It needs hardly any CPU time: did a signal or a "
                         "debugger stop it?",
-                        is_silent=True,
+                        is_silent,
                     )
                 latest = time.monotonic()
             elif time.monotonic() - asked > PULSE:
@@ -334,7 +335,9 @@ class ProcessBackend(Backend):
         return PULSE
 
     def _longest_silence(self) -> float:
-        return OPENED if not self._life.workers and (self._marks or not self._how.forked) else HUNG
+        life = self._life
+        begins = not life.workers and (self._marks or not self._how.forked)
+        return OPENED if begins and not linux.is_stopped(life.pid) else HUNG
 
     def _poll_for(self, seconds: float) -> bool:
         """Waits for a message of the zygote, or its end; returns whether there is one."""
@@ -381,7 +384,8 @@ class ProcessBackend(Backend):
     def _lost_zygote(self, story: str, is_silent: bool = False) -> None:
         """Replaces a zygote that has ended with its workers, unless they died too often.
 
-        A zygote that was silent for too long at its birth is not replaced: the user has waited long enough.
+        A zygote that was silent for too long at its birth is not replaced, unless it was stopped: the user has waited
+        long enough.
         """
         if self._life.has_answered:
             self._deaths.answered(_BIRTH)  # what kills may have passed: no pause before the next

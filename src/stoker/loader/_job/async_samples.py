@@ -305,7 +305,7 @@ class AsyncSamples(Awaiting):
             self.begin(work, positions, indices, fetch, strict, size)
         self._fill()
         samples = self._begun.pop(_name(work))
-        if self._bystanders:
+        if self._bystanders and not samples.is_made:  # else they have drawn while others were waited for
             with self._bystanders.watched():
                 self._await(samples)
         else:
