@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import mmap
 import os
@@ -16,8 +17,10 @@ import pytest
 
 import stoker
 from stoker._engine.backend import NOT_PLAIN
+from stoker._engine.transport.rows import MisfitError
 from stoker.loader._epoch import runs
 from stoker.loader._job.job import LoaderJob
+from stoker.loader._job.work import Work
 from stoker.loader._random import sample_seeding
 from stoker.loader.unit_queue import UnitQueue
 
@@ -150,6 +153,23 @@ def test_late_draws_are_those_of_other_paths(taken: Taken) -> None:
     dataset = Samples(lambda index: stoker.sample_rng().random_generator.random())
     assert plain(loader_of(dataset)) == in_process(dataset)
     assert taken.units and taken.batches
+
+
+def test_draws_behind_a_unit_that_passes_the_path_by(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of units, and units with known faults, leave the place of their own samples behind."""
+    whole = LoaderJob.run
+
+    def run(job: LoaderJob, unit: Any, /, *arguments: Any, **named: Any) -> Any:
+        work = Work(*unit)
+        if work.position == LATE:
+            with contextlib.suppress(MisfitError):
+                whole(job, work._replace(position=0, indices=[0, 1]), None, (), (1, 2))
+        return whole(job, unit, *arguments, **named)
+
+    dataset = Samples(lambda index: stoker.sample_rng().random_generator.random())
+    expected = in_process(dataset)
+    monkeypatch.setattr(LoaderJob, "run", run)
+    assert plain(loader_of(dataset)) == expected and taken.units
 
 
 def _refused(index: int, ends: int | None = None) -> float:

@@ -181,11 +181,9 @@ class LoaderJob:
     ) -> Any:
         """Returns the batch of a unit, or `rows` of it, in memory from `lend` if `lend` provides it."""
         work = unit if type(unit) is Work else Work(*cast("tuple[Any, ...]", unit))
-        if (
-            self._has_workers
-            and not (known or made_rows or rows)
-            and (self._short is not None or self._may_be_short(work))
-        ):
+        if known or made_rows or rows:
+            self._short = None  # it does not know what such a unit draws from
+        elif self._has_workers and (self._short is not None or self._may_be_short(work)):
             batch = self._run_short(work, lend)
             if batch is not NOT_PLAIN:
                 return batch
@@ -339,13 +337,14 @@ class LoaderJob:
                     return
                 yield sample
 
-        # A weak reference: `rng` keeps `begin_rng`
-        rng.key, rng.find_position, weak_rng = key, begin_rng, weakref.proxy(rng)
+        weak_rng = weakref.proxy(rng)  # `rng` keeps `begin_rng`
 
         @harmless
         def make(indices: list[Any]) -> Any:
             nonlocal pending, count
-            outside = current.rng
+            if len(active) > known or rng.streams:
+                return NOT_PLAIN
+            outside, rng.key, rng.find_position = current.rng, key, begin_rng
             pending, count = iter(indices), len(indices)
             samples: list[Any] = []
             current.rng = rng
