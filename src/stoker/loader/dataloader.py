@@ -122,8 +122,8 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         prefetch_to_device: batches that are copied before they are asked for, as far as an eighth of the device's
             memory holds them. Needs workers.
         device_buffers: number of sets of fixed device memory that batches use in turn, for CUDA graphs: a batch is
-            valid up to the n-th `next()` after it, and a captured graph belongs to one set. Batches of another shape
-            have sets of their own. One more copy, on the device.
+            valid up to the n-th `next()` after it, of any iterator of this loader, and a captured graph belongs to one
+            set. Batches of another shape have sets of their own. One more copy, on the device.
 
     Args: workers
         num_workers: number of workers; 0 makes batches in the training process. `"auto"` begins with as many as
