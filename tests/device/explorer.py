@@ -263,6 +263,8 @@ class Case:
         if self.chance.random() < 0.5:
             with self.device.using(self.streams[0]):
                 self.stage.close()
+        for _ in range(self.chance.randrange(3)):
+            self.compute_here()  # in memory of the batches that it never got
         while self.made:
             self.line.reader.discard(self.made.popleft()[1])
         if self.sets:

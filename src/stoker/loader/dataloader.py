@@ -780,8 +780,8 @@ def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
         record.is_compared = True
         loader_kind.notice(record, record.options(loader))
     iterator = loader._iterator
-    if isinstance(iterator, LoaderIterator) and not iterator.transforms_as(record.options(loader)):
-        _end_workers(loader)  # theirs are born with it, or without it
+    if isinstance(iterator, LoaderIterator) and not iterator.suits(record.options(loader)):
+        _end_workers(loader)
     if (auto := record.automatic(loader)) is not None:
         if not auto.fits(loader, record.ledger):
             record.goes_on = getattr(iterator, "is_open", False) and loader.num_workers > 0
