@@ -205,4 +205,6 @@ def test_tensor_that_requires_a_gradient(late: Any) -> None:
 def test_function_that_returns_no_device_is_named() -> None:
     with pytest.raises(TypeError, match=r"got 3\.5") as caught:
         next(iter(DataLoader([{"a": torch.ones(2)}] * 4, 2, device=lambda path, tensor: 3.5)))
-    assert "returned by the function of device= for the field 'a'" in caught.value.__notes__
+    where, when = caught.value.__notes__
+    assert where == "returned by the function of device= for the field 'a'"
+    assert when == "Raised in this process, when batch 0 was opened"  # by no worker
