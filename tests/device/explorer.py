@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import random
 from collections import deque
@@ -64,6 +65,7 @@ class Case:
         self.number = self.unit = self.due = 0
         self.copied: dict[int, tuple[int, Any]] = {}  # opened ahead, by unit: the number
         self.kept: list[tuple[int, Any, int]] = []  # batches of the loop, and the `next()` that gave each
+        self.scratch: list[tuple[Any, LateStream]] = []  # memory of the program's own
         self.turn = 0  # calls of next()
         self.wrong = ""
 
@@ -211,6 +213,24 @@ class Case:
             address = mine.data_ptr()
             self.device.compute(lambda: _write(address, np.full(ELEMENTS, -1e9, np.float32)))
 
+    def compute_here(self) -> None:
+        """The program has work of its own on a stream of its own: what it writes stays, until it reads it."""
+        with self.working_on(self.chance.choice(self.streams)):
+            mine = self.device.empty_like(torch.empty(ELEMENTS))
+            address = mine.data_ptr()
+            self.device.compute(lambda: _write(address, np.full(ELEMENTS, -5.0, np.float32)))
+            self.scratch.append((mine, self.device.current()))
+
+    def read_scratch(self) -> None:
+        for mine, stream in self.scratch:
+            with self.working_on(stream):
+                self.device.compute(functools.partial(self.check_scratch, mine.data_ptr()))
+        self.scratch.clear()
+
+    def check_scratch(self, address: int) -> None:
+        if not (np.frombuffer(self.device.seen(address, 4 * ELEMENTS), np.float32) == -5.0).all():
+            self.wrong = "a copy has written into memory of the program"
+
     # The arena, and the ends
 
     def take_back(self) -> None:
@@ -243,6 +263,8 @@ class Case:
         if self.chance.random() < 0.5:
             with self.device.using(self.streams[0]):
                 self.stage.close()
+        for _ in range(self.chance.randrange(3)):
+            self.compute_here()  # in memory of the batches that it never got
         while self.made:
             self.line.reader.discard(self.made.popleft()[1])
         if self.sets:
@@ -272,6 +294,7 @@ class Case:
             *((self.make, 10), (self.next, 14), (self.read_again, 3), (self.drop, 4), (self.take_back, 4)),
             *((self.trim, 2), (self.shrink, 1), (self.die, 1), (self.leave, 1), (self.replace_zygote, 1)),
             *((self.compute_elsewhere, 2), (lambda: self.device.run(self.chance.randrange(12)), 8)),
+            *((self.compute_here, 3), (self.read_scratch, 2)),
         ]
         actions, weights = zip(*turns, strict=True)
         for action in self.chance.choices(actions, weights, k=TURNS):
@@ -287,6 +310,7 @@ class Case:
         self.device.finish()
         self.stage.close()
         self.kept.clear()
+        self.scratch.clear()
         self.close_line()
         owned.look()
         registered.end_left()
@@ -411,6 +435,7 @@ def _clear(case: Case) -> None:
     registered.left.clear()
     registered._sizes.clear()
     case.kept.clear()
+    case.scratch.clear()
     if case.line.board is not None:
         case.line.reader._home.registered.clear()
         with contextlib.suppress(OSError):

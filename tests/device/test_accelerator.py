@@ -11,6 +11,7 @@ import pytest
 from stoker import DataLoader
 from stoker.device import accelerator
 from stoker.device.accelerator import CopyDevice, InOrderDevice
+from stoker.device.copies import moved_by_itself
 from stoker.errors import DeviceError
 
 torch = pytest.importorskip("torch")
@@ -57,6 +58,34 @@ def test_device_whose_copies_are_in_order(monkeypatch: pytest.MonkeyPatch) -> No
         loader = DataLoader(rows, 2, device="mps", num_workers=workers)
         assert [labels.tolist() for _, labels in loader] == [[0, 1], [2, 3], [4, 5]]
         assert loader.report().copies["staged"] == 0
+
+
+class Source(torch.Tensor):
+    """Tells how it is copied."""
+
+    calls: list[Any] = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.calls.append((function.__name__, args[2:], kwargs or {}))
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_device_without_events_is_waited_for() -> None:
+    """`mps` reads the memory of a `non_blocking` copy later, and a slot would be written again meanwhile."""
+    Source.calls.clear()
+    device = InOrderDevice(torch.device("cpu"))
+    device.copy(torch.zeros(3), torch.ones(3).as_subclass(Source), at_once=True)
+    moved_by_itself(torch.ones(3).as_subclass(Source), device, [])
+    assert [name for name, _, _ in Source.calls] == ["copy_", "to"]
+    assert not any(True in args or kwargs.get("non_blocking") for _, args, kwargs in Source.calls)
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu", "hpu"])
+def test_devices_of_other_kinds_that_are_not_there(kind: str) -> None:
+    accelerator.accelerator_of.cache_clear()
+    with pytest.raises(DeviceError, match=f"device='{kind}(:0)?' is not there: torch finds no such device"):
+        next(iter(DataLoader([1, 2, 3], device=kind)))
 
 
 class Runtime:

@@ -187,7 +187,7 @@ def test_tensors_that_are_no_plain_memory_move_themselves(late: Any) -> None:
 
     there = torch.ones(3).as_subclass(There)
     (batch, _) = DataLoader([there, there], 1, device="cuda", collate_fn=lambda samples: samples[0])
-    assert batch is there and moved == [((device.device,), {"non_blocking": True})] * 2
+    assert batch is there and moved == [((device.device,), {"non_blocking": False})] * 2
     device.finish()
 
 
@@ -200,3 +200,11 @@ def test_tensor_that_requires_a_gradient(late: Any) -> None:
     assert device.holds(batch["learned"]) and type(batch["learned"]) is torch.Tensor
     assert batch["learned"].requires_grad and batch["learned"].is_leaf and not batch["fixed"].requires_grad
     assert torch.equal(batch["learned"].detach(), torch.ones(2, 4))
+
+
+def test_function_that_returns_no_device_is_named() -> None:
+    with pytest.raises(TypeError, match=r"got 3\.5") as caught:
+        next(iter(DataLoader([{"a": torch.ones(2)}] * 4, 2, device=lambda path, tensor: 3.5)))
+    where, when = caught.value.__notes__
+    assert where == "returned by the function of device= for the field 'a'"
+    assert when == "Raised in this process, when batch 0 was opened"  # by no worker

@@ -283,3 +283,27 @@ def test_device_that_is_full() -> None:
     assert "The batch is not lost" in "".join(caught.value.__notes__)
     taken.clear()
     assert [int(labels[0]) for _, labels in iterator] == [0, 16, 32, 48]
+
+
+def test_operations_wait_for_nothing() -> None:
+    """They are called behind the step that is computed: a wait would be one for that."""
+    from stoker import device
+
+    whole = device.Compose(
+        [
+            device.RandomResizedCrop(24),
+            device.RandomHorizontalFlip(),
+            device.ColorJitter(0.4, 0.4, 0.4, 0.1),
+            device.Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2), dtype="bfloat16", channels_last=True),
+            device.RandomErasing(1.0),
+            device.CutMix(num_classes=8),
+        ]
+    )
+    images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8, device="cuda")
+    labels = torch.arange(8, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        pixels, shares = whole((images, labels))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert pixels.shape == (8, 3, 24, 24) and shares.shape == (8, 8)

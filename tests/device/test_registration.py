@@ -201,6 +201,20 @@ def test_registered_slot_of_a_batch_that_stays_in_part(late: Any) -> None:
             assert not any(begin <= address < begin + size for begin, size in device.registered.items())
 
 
+def test_loader_that_moves_back_to_the_host(late: Any) -> None:
+    """Its loop gets no view of a slot that is registered: torch would take it for pinned memory of its own."""
+    device = late()
+    loader = DataLoader(Wide(16), ROWS, num_workers=2, persistent_workers=True, device="cuda")
+    for _ in loader:
+        device.finish()
+    assert device.registered
+    for number, batch in enumerate(loader.to(None)):
+        assert float(batch["a"][0, 0]) == ROWS * number
+        address = batch["a"].data_ptr()
+        assert not any(begin <= address < begin + size for begin, size in device.registered.items())
+    loader.close()
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_zygote_that_is_killed(late: Any, seed: int) -> None:
     device = late(seed)

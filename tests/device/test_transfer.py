@@ -216,6 +216,28 @@ def test_no_memory_ahead_means_fewer_ahead(late: Any) -> None:
     stage.close()
 
 
+@pytest.mark.parametrize("text", ["MPS backend out of memory (MPS allocated: 18.0 GiB)", "CUDA error: out of memory"])
+def test_full_memory_by_other_errors(late: Any, text: str) -> None:
+    """Those of `mps` and of pinned memory have no class of their own; the batch is not lost to them either."""
+    device = late()
+    stage = DeviceStage(FieldPlacement("cuda"), 0, pytest.fail, CopyCounts())
+    stage.begin()
+    for fails in (True, False):
+        device.pinned = lambda tensor, fails=fails: _raised(RuntimeError(text)) if fails else tensor
+        if fails:
+            with pytest.raises(RuntimeError, match="out of memory"):
+                stage.take(0, {}, lambda: (torch.ones(5), None))
+            assert stage.keeps(0)
+    batch = stage.take(0, {}, pytest.fail)
+    device.finish()
+    assert batch.tolist() == [1] * 5
+    stage.close()
+
+
+def _raised(error: Exception) -> Any:
+    raise error
+
+
 def test_batch_survives_a_full_device(late: Any) -> None:
     device = late()
     iterator = iter(loader_of())

@@ -13,6 +13,9 @@ import pytest
 import stoker
 from stoker import DataLoader
 from stoker.device import accelerator
+from stoker.device.copies import CopyCounts
+from stoker.device.fields import FieldPlacement
+from stoker.device.stage import DeviceStage
 from tests.device.test_transfer import KINDS, ROWS, WIDTH, Loop, Table
 from tests.loader._job import test_batch_transform as without
 
@@ -235,10 +238,6 @@ def test_full_device_ahead_means_fewer_ahead(late: Any) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 is full.")
         return transform(batch)
 
-    from stoker.device.copies import CopyCounts
-    from stoker.device.fields import FieldPlacement
-    from stoker.device.stage import DeviceStage
-
     told: list[str] = []
     stage = DeviceStage(
         FieldPlacement("cuda"), 2, told.append, CopyCounts(), transform=lambda batch, devices: full_ahead(batch)
@@ -254,6 +253,49 @@ def test_full_device_ahead_means_fewer_ahead(late: Any) -> None:
         assert (images == 1000 + number).all()
         stage.delivered(number)
     stage.close()
+
+
+def test_dropped_batch_is_written_by_nobody(late: Any) -> None:
+    """The memory of a batch that is dropped while it is transformed goes to the program when that is over."""
+    device = late()
+    transform = Queued(device)
+    stage = DeviceStage(
+        FieldPlacement("cuda"), 1, pytest.fail, CopyCounts(), transform=lambda batch, devices: transform(batch)
+    )
+    stage.begin()
+    stage.copy_ahead(0, {}, lambda: ((torch.zeros(4, 4), torch.arange(4)), None))
+    stage.drop(0)
+    mine = device.empty_like(torch.empty(4, 4))
+    at = mine.data_ptr()
+    device.compute(lambda: _write(at, np.full(16, -5, np.float32)))
+    while device.default.step():
+        pass
+    device.finish()
+    assert (mine == -5).all()
+    stage.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_copy_of_an_object_frees_memory(late: Any, seed: int) -> None:
+    """What it used on the program's stream, and freed, is not written before that stream has come so far."""
+    device = late(seed)
+
+    class Copied:
+        def __init__(self, images: Any) -> None:
+            self.images = images
+
+        def __deepcopy__(self, memo: Any) -> str:
+            scratch = device.empty_like(self.images)
+            at, values = scratch.data_ptr(), np.full(ROWS * WIDTH, -1, np.float32)
+            device.compute(lambda: _write(at, values))
+            return "a copy"
+
+    loop = Raised(device)
+    transform = Queued(device, lambda made, batch: (Copied(made), made, batch[1]))
+    for _, *batch in queued(device, 8, transform):
+        loop.step(batch)
+        del batch
+    loop.check(range(8))
 
 
 WRAPS: dict[str, Any] = {

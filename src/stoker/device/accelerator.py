@@ -177,6 +177,9 @@ class InOrderDevice(CopyDevice):
     def using(self, stream: DeviceStream) -> AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
+    def copy(self, target: Any, source: Any, at_once: bool) -> None:
+        target.copy_(source)  # mps reads the source of a non_blocking copy later, and no event tells when
+
     def timed_event(self) -> Any:
         return None
 
@@ -205,7 +208,7 @@ def accelerator_of(device: Any) -> CopyDevice:
         if device.type == "mps" and there:
             return InOrderDevice(device)
         count = module.device_count() if there and module is not None else 0
-        if module is not None and device.index < count:
+        if module is not None and (device.index or 0) < count:
             return CopyDevice(device, module)
     except RuntimeError as error:
         forked = "forked subprocess" in str(error)

@@ -72,13 +72,16 @@ def decodes_itself(value: Any) -> bool:
 
 
 def moved_by_itself(value: Any, one: CopyDevice, kept: list[Any]) -> Any:
-    """Returns what `value.to(device)` gives, on the consumer's stream: where it allocates is not known."""
+    """Returns what `value.to(device)` gives, on the consumer's stream: where it allocates is not known. The copy runs
+    beside the program only from pinned memory, which torch keeps until it is read.
+    """
     kept.append(value)
     with one.using(one.current()):
-        if one.pins and hasattr(value, "pin_memory") and not is_tensor(value):
+        pins = one.pins and hasattr(value, "pin_memory") and not is_tensor(value)
+        if pins:
             value = value.pin_memory()
             kept.append(value)
         try:
-            return value.to(one.device, non_blocking=True)
+            return value.to(one.device, non_blocking=pins)
         except TypeError:  # it takes the device alone
             return value.to(one.device)

@@ -121,7 +121,12 @@ class FieldPlacement:
     def of(self, path: str, tensor: Any) -> Any:
         """Returns the device of a tensor, or None: it stays on the host."""
         if self._function is not None:
-            where = checked(self._function(path, tensor))
+            where = self._function(path, tensor)
+            try:
+                where = checked(where)
+            except (TypeError, ValueError) as error:
+                error.add_note(f"returned by the function of device= for the field {path!r}")
+                raise
         else:
             where = self._others
             field = path

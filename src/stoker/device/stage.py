@@ -447,7 +447,9 @@ class DeviceStage:
 def _is_out_of_memory(error: Exception) -> bool:
     import torch
 
-    return isinstance(error, torch.OutOfMemoryError)
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "out of memory" in str(error)  # of mps, and of pinned memory
+    )
 
 
 def _in_short(error: Exception) -> str:

@@ -122,8 +122,8 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         prefetch_to_device: batches that are copied before they are asked for, as far as an eighth of the device's
             memory holds them. Needs workers.
         device_buffers: number of sets of fixed device memory that batches use in turn, for CUDA graphs: a batch is
-            valid up to the n-th `next()` after it, and a captured graph belongs to one set. Batches of another shape
-            have sets of their own. One more copy, on the device.
+            valid up to the n-th `next()` after it, of any iterator of this loader, and a captured graph belongs to one
+            set. Batches of another shape have sets of their own. One more copy, on the device.
 
     Args: workers
         num_workers: number of workers; 0 makes batches in the training process. `"auto"` begins with as many as
@@ -780,8 +780,8 @@ def _begin_epoch(loader: DataLoader[Any]) -> Iterator[Any]:
         record.is_compared = True
         loader_kind.notice(record, record.options(loader))
     iterator = loader._iterator
-    if isinstance(iterator, LoaderIterator) and not iterator.transforms_as(record.options(loader)):
-        _end_workers(loader)  # theirs are born with it, or without it
+    if isinstance(iterator, LoaderIterator) and not iterator.suits(record.options(loader)):
+        _end_workers(loader)
     if (auto := record.automatic(loader)) is not None:
         if not auto.fits(loader, record.ledger):
             record.goes_on = getattr(iterator, "is_open", False) and loader.num_workers > 0

@@ -99,9 +99,12 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._start.draw_ahead()
         record.resumed = None  # last: if no iterator can be made, the loader keeps its place
 
-    def transforms_as(self, options: LoaderOptions) -> bool:
-        """Returns whether these options have batches transformed where those of this iterator's workers have it."""
-        return self._options.moves_batches == options.moves_batches or options.batch_transform is None
+    def suits(self, options: LoaderOptions) -> bool:
+        """Returns whether its workers may serve these options. They transform batches, or leave that to the device; and
+        where batches were moved, slots may be registered, of which the loop may have no view.
+        """
+        moved = self._options.moves_batches
+        return moved == options.moves_batches or (not moved and options.batch_transform is None)
 
     def _rewind(self) -> None:
         """Prepares a new epoch, which begins with the first `next()`."""

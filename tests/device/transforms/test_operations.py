@@ -14,6 +14,8 @@ from stoker.loader._random.batch_draws import of_batch
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 from stoker import device  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -291,3 +293,31 @@ def test_kornia_itself_repeats_for_each_image() -> None:
             torch.testing.assert_close(adapter(images[2:]), whole[2:])
         with of_batch(4, range(6)):
             assert not torch.equal(adapter(images), whole)
+
+
+class _Copies(TorchDispatchMode):
+    """Notes copies from the host to another device that wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[str] = []
+        self.sent = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        source = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if isinstance(made, torch.Tensor) and made.device.type != "cpu" and source is not None and source.is_cpu:
+            self.sent += 1
+            if not (kwargs or {}).get("non_blocking"):
+                self.waiting.append(str(function))
+        return made
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_operations_wait_for_no_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run behind the step that is computed, so a copy that waits would make `next()` wait for it."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    images = torch.empty(8, 3, 30, 40, dtype=torch.float32, device="meta")
+    with _Copies() as copies:
+        RANDOM[name](images)
+    assert copies.sent and not copies.waiting

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker.device.transforms.operation import BatchOperation, is_last, on, pair, swapped
+from stoker.device.transforms.operation import BatchOperation, is_last, on, pair, sent, swapped
 from stoker.errors import ImageArgumentError
 from stoker.loader._random.batch_draws import batch_draws
 
@@ -59,7 +59,7 @@ class Normalize(BatchOperation):
         values = images.to(torch.float32, copy=True)
         if images.dtype == torch.uint8:
             values.div_(255)
-        mean, std = (torch.tensor(each, device=images.device)[:, None, None] for each in (self.mean, self.std))
+        mean, std = (sent(torch.tensor(each), images.device)[:, None, None] for each in (self.mean, self.std))
         values = values.sub_(mean).div_(std).to(getattr(torch, self.dtype))
         if self.channels_last is None:
             return values
@@ -117,7 +117,7 @@ def changed(images: Any, order: Any, factors: Sequence[Any]) -> Any:
             factor = factors[number]
             if factor is None or not len(places):
                 continue
-            at = torch.from_numpy(places).to(images.device)
+            at = sent(torch.from_numpy(places), images.device)
             images[at] = change(images[at], factor[places])
     return images
 
@@ -193,7 +193,7 @@ def _to_rgb(hue: Any, saturation: Any, value: Any) -> Any:
     q = ((1.0 - saturation * rest) * value).clamp_(0, 1)
     t = ((1.0 - saturation + saturation * rest) * value).clamp_(0, 1)
     choices = torch.stack([value, p, q, t], 1)
-    table = torch.tensor([[0, 2, 1, 1, 3, 0], [3, 0, 0, 2, 1, 1], [1, 1, 3, 0, 0, 2]], device=hue.device)
+    table = sent(torch.tensor([[0, 2, 1, 1, 3, 0], [3, 0, 0, 2, 1, 1], [1, 1, 3, 0, 0, 2]]), hue.device)
     return choices.gather(1, table[:, part.to(torch.int64).remainder_(6)].movedim(0, 1))
 
 

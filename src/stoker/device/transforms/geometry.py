@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.device.transforms.operation import BatchOperation, back_to, on, pair, probability
+from stoker.device.transforms.operation import BatchOperation, back_to, on, pair, probability, sent
 from stoker.errors import ImageArgumentError
 from stoker.loader._random.batch_draws import BatchDraws, batch_draws
 
@@ -44,7 +44,7 @@ class RandomHorizontalFlip(BatchOperation):
             for place in places:
                 flipped[place] = images[place].flip(-1)
             return flipped
-        at = torch.from_numpy(places).to(images.device)
+        at = sent(torch.from_numpy(places), images.device)
         flipped[at] = images[at].flip(-1)
         return flipped
 
@@ -142,7 +142,7 @@ class RandomErasing(BatchOperation):
                 noise = torch.from_numpy(draws.generator(place).standard_normal((channels, h, w), np.float32))
             else:
                 noise = torch.from_numpy(filling)[:, None, None]
-            erased[place, :, top : top + h, left : left + w] = noise.to(images.device, images.dtype)
+            erased[place, :, top : top + h, left : left + w] = sent(noise.to(images.dtype), images.device)
         return erased
 
 

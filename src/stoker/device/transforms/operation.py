@@ -149,8 +149,16 @@ def on(images: Any, numbers: Any, ndim: int = 4) -> Any:
     """Returns numbers of each image as a float32 tensor beside the images, of shape (N, 1, …), `ndim` dimensions."""
     import torch
 
-    column = torch.as_tensor(numbers, dtype=torch.float32)
-    return column.to(images.device).reshape(-1, *[1] * (ndim - 1))
+    return sent(torch.as_tensor(numbers, dtype=torch.float32), images.device).reshape(-1, *[1] * (ndim - 1))
+
+
+def sent(tensor: Any, device: Any) -> Any:
+    """Returns a small tensor of the host on a device. Does not wait for the device: a transform runs behind the step
+    that is computed, and `next()` would wait for that too.
+    """
+    if device.type in ("cpu", "mps"):
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def pair(name: str, value: Any, least: float, most: float) -> tuple[float, float]:

@@ -57,7 +57,7 @@ class Accounting:
         self.clean = 0
         # Samples that end their workers, by unit and place: an event for each time
         self._blamed: dict[int, dict[int, list[PoisonSample]]] = {}
-        self._batched = options.auto_collation
+        self._batched, self._has_workers = options.auto_collation, options.capabilities.has_workers
         self._spared = 0 if options.error_word in ("skip", "replace") else 1  # of each unit: the last may be its error
 
     def open(self) -> None:
@@ -133,7 +133,8 @@ class Accounting:
         counts.replaced -= replaced
         counts.batches -= samples > 0
         counts.add_raised(samples, [self._of_batch(error, answer.worker, step)])
-        error.add_note(f"Raised in this process, when batch {step.number} was opened: worker {answer.worker} made it")
+        who = f": worker {answer.worker} made it" if self._has_workers else ""
+        error.add_note(f"Raised in this process, when batch {step.number} was opened{who}")
 
     def was_delivered(self, step: Step) -> None:
         """Leaves out a batch that was delivered before the state was saved from which the epoch resumes."""
