@@ -438,7 +438,7 @@ class Supervisor:
         there = [number for number in elsewhere if number in self._there and not self._there[number].retires]
         absent = [number for number in elsewhere if number not in self._there and number not in self._due]
         asked = sum(number in self._due for number in elsewhere)
-        more = demand.look(len(self._dispatch.alive - self._dispatch.busy), len(there), asked, self._now)
+        more = demand.look(len(self._dispatch.alive - self._dispatch.busy), len(there), asked, self._now, self._work)
         self._due.update(dict.fromkeys(absent[: max(0, more)], self._now))
         idle = [number for number in reversed(there) if not self._dispatch.assignments(number)]
         for number in idle[: max(0, -more)]:
