@@ -25,9 +25,9 @@ class Demand:
     """Asks for workers on other machines while the trainer consumes all that is made, and releases those that idle.
 
     Batches that the trainer does not take fill the units that may be under way: then workers are idle. While all are
-    busy, as many again as there are are asked for, once those asked for before have come. A slow trainer submits half of
-    the units at once, and all workers are busy for a moment. So what counts is the average over a window: all units are
-    made that were under way when it began, and then all that the trainer has submitted meanwhile, which are fewer.
+    busy, as many again as there are are asked for, once those asked for before have come. A slow trainer submits half
+    of the units at once, and all workers are busy for a moment. So what counts is the average over a window: all units
+    are made that were under way when it began, and then all that the trainer has submitted meanwhile, which are fewer.
 
     Args:
         most: workers on other machines that there may be.
