@@ -50,12 +50,13 @@ from stoker._engine.transport.segments import ArenaFiles
 
 NOTICED, WORST = "ms until an end is noticed", "the slowest of them"
 COST, QUIET, MEMORY = "CPU us for a unit", "CPU share without units", "MB of the bridge"
+BEGIN = "CPU us to begin, a worker"
 ENDS = 50
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
     seconds = 1.0 if options.quick else 5.0
-    counts = (20,) if options.quick else (100, 1_000, 8_000)
+    counts = (20,) if options.quick else (100, 1_000, 4_000)
     rows = {f"{count:,} workers": {"workers": count, "seconds": seconds} for count in (2, *counts)}
     goals = [Goal(NOTICED, at_most=1000), Goal(QUIET, at_most=0.5)]
     return [Case("one bridge", {name: rows[name] for name in reversed(rows)}, goals)]
@@ -68,6 +69,7 @@ def measure(workers: int, seconds: float) -> Figures:
         started = set[int]()
         while len(started) < workers:
             started |= {message.worker for message in heard(zygote) if isinstance(message, RemoteStarted)}
+        to_begin = cpu_seconds(bridge) / workers
         quiet = share(zygote, bridge, seconds)
         made, began, used = 0, time.perf_counter(), cpu_seconds(bridge)
         for worker in range(workers):
@@ -84,6 +86,7 @@ def measure(workers: int, seconds: float) -> Figures:
             WORST: 1e3 * max(noticed),
             COST: 1e6 * cost,
             QUIET: quiet,
+            BEGIN: 1e6 * to_begin,
             MEMORY: resident(bridge) / 1e6,
         }
 

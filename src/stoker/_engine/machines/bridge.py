@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 import secrets
 import selectors
 import socket
@@ -496,6 +497,8 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     zygote, *files = cast("list[int]", descriptors)
     settings: BridgeSettings = parcel.plan
     linux.name_process("stoker-bridge")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two connections for each worker
     channel: Channel[ToBridge] = Channel(socket.socket(fileno=zygote))
     preparation = {name: value for name, value in parcel.preparation.items() if name != "authkey"}  # it stays here
     pickled, large = parcel.contents()
