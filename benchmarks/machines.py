@@ -68,7 +68,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
     return [
         Case(
             "local workers alone",
-            {name: {"rival": name, "epochs": 3 if options.quick else 21} for name in ("Ray installed", "no Ray")},
+            {name: {"rival": name, "epochs": 3 if options.quick else 11} for name in ("Ray installed", "no Ray")},
             [Goal(FIRST, "no Ray", at_most=1.1), Goal(SMALL, "no Ray", at_most=1.1), Goal(LOADED, at_most=0)],
         ),
         Case(
