@@ -709,10 +709,13 @@ class Supervisor:
             del self._unpickling[number]
             self._unpickling[number] = now + OPENED
             self._out.append(Inspect(number, None, OPENED))
-        if self._demand is not None and (self._work or any(number >= self._local for number in self._there)):
-            if now >= self._demand.looks_at:
-                self._meet(self._demand)
-            due.append(self._demand.looks_at)
+        demand = self._demand
+        if demand is not None and (
+            self._work or now < demand.looks_until or any(number >= self._local for number in self._there)
+        ):
+            if now >= demand.looks_at:
+                self._meet(demand)
+            due.append(demand.looks_at)
         if self._due:
             self._replace()
             due += [when for number, when in self._due.items() if number not in self._starting]

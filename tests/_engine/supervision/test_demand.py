@@ -13,7 +13,9 @@ ELSEWHERE = "pid 7 on host b"
 
 def looked(demand: Demand, seconds: float, idle: int, there: int, begin: float = 1000.0, asked: int = 0) -> list[int]:
     """Returns what is decided within some seconds in which nothing changes."""
-    found = [demand.look(idle, there, asked, begin + LOOK * place) for place in range(int(seconds / LOOK) + 1)]
+    found = [
+        demand.look(idle, there, asked, begin + LOOK * place, (place,)) for place in range(int(seconds / LOOK) + 1)
+    ]
     return [number for number in found if number]
 
 
@@ -80,7 +82,7 @@ def test_worker_comes_on_demand_and_goes_when_it_idles() -> None:
         for unit in [sent.unit for sent in made.sent(number) if isinstance(sent, messages.Unit)]:
             made.done(number, unit)
     made.commands.clear()
-    until(made, LONG + 2 * LATE)
+    until(made, 2 * LONG + 2 * LATE)
     assert made.of(Dismiss) == [Dismiss(2), Dismiss(1)]
     made.tell(Exited(2, 0, IDLE), Exited(1, 0, IDLE))
     until(made, LONG)
@@ -95,3 +97,13 @@ def test_worker_for_which_there_is_no_room_is_tried_again() -> None:
     made.commands.clear()
     until(made, 4 * LATE)
     assert {*made.of(Spawn)} == {Spawn(1)}
+
+
+def test_looks_go_on_where_no_unit_is_left() -> None:
+    made = Machine(2, remote=1, on_demand=True)
+    for unit in range(40):  # a burst of 0.5 s each second
+        made.submit([unit])
+        until(made, 0.25)
+        made.done(0, unit)
+        until(made, 0.25)
+    assert not made.of(Spawn)

@@ -12,7 +12,7 @@ FULL, FEW = 2.0, 0.25
 """Seconds, at least, in which fewer workers than this are idle on average before more are asked for."""
 
 LATE = 10.0
-"""Seconds after which the average counts although units are not made."""
+"""Seconds after which the average counts in any case."""
 
 LONG = 30.0
 """Seconds in which workers are idle before they are released. To have one again takes some seconds."""
@@ -26,18 +26,19 @@ class Demand:
 
     Batches that the trainer does not take fill the units that may be under way: then workers are idle. While all are
     busy, as many again as there are are asked for, once those asked for before have come. A slow trainer submits half
-    of the units at once, and all workers are busy for a moment. So what counts is the average over a window: all units
-    are made that were under way when it began, and then all that the trainer has submitted meanwhile, which are fewer.
+    of the units at once, and all workers are busy for a moment. So what counts is the average over a window: until all
+    units are made that were under way when it began, and others are, and then the same for these.
 
     Args:
         most: workers on other machines that there may be.
 
     Attributes:
         looks_at: time of the next look.
+        looks_until: time until which there are looks without units too: others only would see busy workers alone.
     """
 
     def __init__(self, most: int) -> None:
-        self.looks_at = 0.0
+        self.looks_at = self.looks_until = 0.0
         self._most = most
         self._begin(0.0)
         self._rest(0.0)
@@ -63,12 +64,14 @@ class Demand:
             self._begin(now, undone)
             self._rest(now)
         self.looks_at = now + LOOK
+        if undone:
+            self.looks_until = now + FULL
         self._looks += 1
         self._idle += idle
-        more, average, is_long = 0, self._idle / self._looks, now - self._since >= FULL
-        if min(undone, default=math.inf) > self._newest:
-            self._newest, self._rounds = max(undone, default=-1), self._rounds + 1
-        if (is_long and self._rounds > 1) or now - self._since >= LATE:
+        more, average = 0, self._idle / self._looks
+        if undone and min(undone) > self._newest:
+            self._newest, self._rounds = max(undone), self._rounds + 1
+        if now - self._since >= (FULL if self._rounds > 1 else LATE):
             if average < FEW and not asked:
                 more = min(max(1, there), self._most - there)
             self._least_idle = min(self._least_idle, average)
@@ -76,7 +79,6 @@ class Demand:
                 self._rest(now)
             self._begin(now, undone)
         if now - self._idle_since >= LONG:
-            least = min(self._least_idle, average) if is_long else self._least_idle
-            more -= max(0, min(int(least) - SPARE, there))
+            more -= max(0, min(int(self._least_idle) - SPARE, there))
             self._rest(now)
         return more
