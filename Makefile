@@ -33,12 +33,12 @@ test test-slow test-frameworks test-all test-long test-tiers: export GLIBC_TUNAB
 # Many tests wait for processes of theirs, or for a time, so one more runs at once than there are CPUs, up to a few.
 TOGETHER := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) < 4 ? $$(getconf _NPROCESSORS_ONLN) + 1 : 4))) --dist worksteal
 BENCHMARKS := transport overhead start memory columns small_shm small_memory by_turns images order resume order_cost rows tokens dicts ragged tar streams where auto
-BENCHMARKS += workloads installed install_auto first_suggestions latency first_batch chaos recovery supervision supervisor pools jpeg photographs image_folder
+BENCHMARKS += workloads installed install_auto first_suggestions latency first_batch chaos recovery supervision supervisor bridge pools jpeg photographs image_folder
 # Sources, beside the libraries of each format; of an hour or more all together.
 SOURCES := formats parquet stores arrays lines sql object_storage shuffled_epochs
 BENCHMARKS += $(SOURCES)
 # Those of which a short form says something beside torch's loader, in 5 minutes.
-QUICK := $(filter-out $(SOURCES) memory by_turns where resume order_cost streams auto install_auto first_suggestions latency chaos recovery supervision supervisor pools workloads jpeg image_folder,$(BENCHMARKS))
+QUICK := $(filter-out $(SOURCES) memory by_turns where resume order_cost streams auto install_auto first_suggestions latency chaos recovery supervision supervisor bridge pools workloads jpeg image_folder,$(BENCHMARKS))
 # Another interpreter with Stoker in it, for one case more: make bench PYTHON312=...
 PYTHON312 ?=
 # And one with TensorFlow in it, for tf.data: make bench TENSORFLOW=...

@@ -8,6 +8,8 @@ its bytes first, so that four workers do not fill two CPUs. Ray Data maps the sa
 
 Where nodes go, samples of 12 kB wait for 15 ms each. Samples are counted where they are made, and by the loop. One of
 two nodes is killed with all its processes each 20 s, and another joins; or it gets notice of 30 s, and is killed then.
+
+Local workers alone: 2 workers and samples that cost nothing, where Ray can be imported, and where it cannot.
 Needs `ray`, and for Ray Data `pandas` and `pyarrow`.
 """
 
@@ -19,6 +21,7 @@ import io
 import itertools
 import os
 import signal
+import statistics
 import sys
 import tempfile
 import threading
@@ -38,6 +41,7 @@ from method import Case, Figures, Goal
 import stoker
 
 RATE, FIRST, COST = "batches/s", "seconds to the first batch", "CPU ms for a batch"
+SMALL, LOADED = "CPU us for a small batch", "modules of Ray that are loaded"
 SECONDS, AGAIN = "seconds", "samples made again"
 LOST, DOUBLED, SUM = "samples lost", "samples doubled", "checksum"
 BATCH = 16
@@ -62,6 +66,11 @@ def cases(options: argparse.Namespace) -> list[Case]:
     rows = (("2 local, 2 remote", 2, 2), ("4 local", 4, 0), ("2 local", 2, 0))
     exact = [Goal(LOST, at_most=0), Goal(DOUBLED, at_most=0), Goal(SUM, "2 nodes", 1, 1)]
     return [
+        Case(
+            "local workers alone",
+            {name: {"rival": name, "epochs": 3 if options.quick else 11} for name in ("Ray installed", "no Ray")},
+            [Goal(FIRST, "no Ray", at_most=1.1), Goal(SMALL, "no Ray", at_most=1.1), Goal(LOADED, at_most=0)],
+        ),
         Case(
             "two workers more, samples that wait",
             {name: row(name, local, remote, WAIT) for name, local, remote in rows},
@@ -192,6 +201,8 @@ class Nodes:
 def measure(rival: str, **asked: Any) -> Figures:
     if "how" in asked:
         return measure_nodes(**asked)
+    if "epochs" in asked:
+        return measure_local(rival == "Ray installed", **asked)
     return measure_rate(rival, **asked)
 
 
@@ -213,6 +224,24 @@ def measure_rate(rival: str, local: int, remote: int, seconds: float, wait: floa
             return rate(lambda: iter(loader), local + remote, seconds)
     finally:
         nodes.close()
+
+
+def measure_local(is_installed: bool, epochs: int) -> Figures:
+    """Measures epochs of local workers, new for each."""
+    if not is_installed:
+        sys.modules["ray"] = None  # type: ignore[assignment] - cannot be imported
+    elif not find_spec("ray"):
+        raise SystemExit("Ray is not installed")
+    firsts, costs = [], []
+    for _ in range(epochs):
+        with stoker.DataLoader(range(1 << 16), BATCH, output="numpy", num_workers=2) as loader:
+            used, began = method.cpu_seconds(), time.perf_counter()
+            for number, _ in enumerate(loader):
+                if not number:
+                    firsts.append(time.perf_counter() - began)
+            costs.append(1e6 * (method.cpu_seconds() - used) / len(loader))
+    loaded = sum(name.partition(".")[0] == "ray" for name, module in sys.modules.items() if module is not None)
+    return {FIRST: statistics.median(firsts), SMALL: statistics.median(costs), LOADED: loaded}
 
 
 def rate(batches: Callable[[], Iterator[Any]], workers: int, seconds: float) -> Figures:

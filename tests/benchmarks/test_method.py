@@ -91,6 +91,7 @@ def run(name: str, *arguments: object, results: Path) -> dict[str, Any]:
         ("resume", "which both walk", ["stoker", "torchdata"]),
         pytest.param("workloads", "rows at once", ["stoker", "torch"], marks=pytest.mark.long),
         ("supervisor", "one unit at a time", ["1,000 workers", "2 workers"]),
+        ("bridge", "one bridge", ["20 workers", "2 workers"]),
         ("pools", "half of the ranks", ["one pool", "8 alone"]),
         pytest.param("latency", "uneven", ["stoker", "torch", "bare"], marks=pytest.mark.long),
         pytest.param("where", "ready batches", ["stoker", "stoker, hot"], marks=pytest.mark.long),

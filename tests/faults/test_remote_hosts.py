@@ -86,6 +86,9 @@ def test_report_counts_the_batches_of_each_machine() -> None:
         assert report.machines[name]["bytes"] >= SAMPLES * 12000
         assert f"{name}: 10 batches, " in str(report)
         assert report.as_dict()["machines"] == report.machines
+        store = report.as_dict()["object_store"]
+        assert store == {"own": store["own"], "used": 1 << 20, "room": 1 << 30} and store["own"] > 0
+        assert " put by this loader; 1.0 MiB of 1.0 GiB used on all machines" in str(report)
 
 
 class Slow(Numbered):

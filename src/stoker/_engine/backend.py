@@ -397,6 +397,9 @@ class EventSink(Protocol):
     def came_from(self, machine: str, size: int) -> None:
         """Records that a batch of this many bytes has come from another machine."""
 
+    def stored(self, sizes: tuple[int, int, int]) -> None:
+        """Records the bytes in other machines' object store: put by this loader, used by anybody, and the room."""
+
 
 class Capabilities(NamedTuple):
     """The capabilities of a backend.

@@ -61,6 +61,7 @@ Greeting                 agent → bridge    the agent's host, process and versi
 Activities               a. → b. → zygote  the mark of a worker: a sign of life too
 PoolUse                  a. → b. → zygote  the share of a rank in a process of its pool
 RemoteDrains             bridge → zygote   the machine of a worker is to be taken away
+StoreUse                 bridge → trainer  bytes in the scheduler's object store
 =======================  ================  ====================================================
 
 `Happened` carries one of `Replaced`, `Stalled`, `HeldBack`, `Crowded`, `Retires`, `Stays`. Messages hold only plain
@@ -594,6 +595,14 @@ class PoolUse(NamedTuple):
     all: float
 
 
+class StoreUse(NamedTuple):
+    """Bytes in the scheduler's object store: put by this loader, used by anybody on all machines, and the room."""
+
+    own: int
+    used: int
+    room: int
+
+
 Question = AskStacks | AskWorkers | AskPool
 FromTrainer = Submit | Freed | NeedsMemory | Streams | Drop | Grow | Pulse | Question
 ToWorker = Unit | Drop | SlotGiven | Resume | TrimMemory | Leave
@@ -617,6 +626,7 @@ ToTrainer = (
     | Flushing
     | Alive
     | ReportAnswer
+    | StoreUse
 )
 
 
@@ -637,6 +647,7 @@ FromBridge = (
     | RemoteInspected
     | Activities
     | PoolUse
+    | StoreUse
     | Broken
 )
 ToAgent = EndRemote | InspectRemote | Pulse

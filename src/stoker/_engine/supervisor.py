@@ -438,7 +438,7 @@ class Supervisor:
         there = [number for number in elsewhere if number in self._there and not self._there[number].retires]
         absent = [number for number in elsewhere if number not in self._there and number not in self._due]
         asked = sum(number in self._due for number in elsewhere)
-        more = demand.look(len(self._dispatch.alive - self._dispatch.busy), len(there), asked, self._now)
+        more = demand.look(len(self._dispatch.alive - self._dispatch.busy), len(there), asked, self._now, self._work)
         self._due.update(dict.fromkeys(absent[: max(0, more)], self._now))
         idle = [number for number in reversed(there) if not self._dispatch.assignments(number)]
         for number in idle[: max(0, -more)]:
@@ -709,10 +709,13 @@ class Supervisor:
             del self._unpickling[number]
             self._unpickling[number] = now + OPENED
             self._out.append(Inspect(number, None, OPENED))
-        if self._demand is not None and (self._work or any(number >= self._local for number in self._there)):
-            if now >= self._demand.looks_at:
-                self._meet(self._demand)
-            due.append(self._demand.looks_at)
+        demand = self._demand
+        if demand is not None and (
+            self._work or now < demand.looks_until or any(number >= self._local for number in self._there)
+        ):
+            if now >= demand.looks_at:
+                self._meet(demand)
+            due.append(demand.looks_at)
         if self._due:
             self._replace()
             due += [when for number, when in self._due.items() if number not in self._starting]

@@ -228,6 +228,11 @@ class LoaderHooks(Observer):
         recorder, clock = self._recorder, time.perf_counter
         adds = type(recorder).batch is Recorder.batch  # else each batch is given to it
 
+        def note_totals(iterator: Any, loader: int) -> None:
+            for name in ("copies", "machines"):
+                if found := getattr(iterator, name, None):
+                    recorder.note({"loader": loader, name: found})
+
         def measured_next(self_: Any, original: Callable[[Any], Any]) -> Any:
             record: EpochRecord | None = self_.__dict__.get(MARK)
             if record is None:  # made by other means than iter(loader): no loader is known
@@ -239,10 +244,7 @@ class LoaderHooks(Observer):
             except StopIteration:
                 del vars(self_)[MARK]
                 recorder.end(record, asked, clock())
-                if copies := getattr(self_, "copies", None):
-                    recorder.note({"loader": record.loader, "copies": copies})
-                if machines := getattr(self_, "machines", None):
-                    recorder.note({"loader": record.loader, "machines": machines})
+                note_totals(self_, record.loader)
                 raise
             except Exception as error:
                 self.faults.raised(error, clock())
@@ -251,8 +253,8 @@ class LoaderHooks(Observer):
                 recorder.mark = outside
             got = clock()
             taken = getattr(self_, "_num_yielded", 1)
-            if taken & (taken - 1) == 0 and (copies := getattr(self_, "copies", None)):  # a loop may end no epoch
-                recorder.note({"loader": record.loader, "copies": copies})
+            if taken & (taken - 1) == 0:  # a loop may end no epoch
+                note_totals(self_, record.loader)
             first = batch[0] if type(batch) is list and batch else batch
             if type(first) is record.counted:
                 try:

@@ -472,7 +472,7 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
 
     @property
     def machines(self) -> list[str]:
-        """Returns lines on the other machines that made batches of the latest epoch (`Report.machines`)."""
+        """Returns lines on the other machines that made batches of the latest epoch, and on their object store."""
         return Report.of(self._ledger).machines_in_words() if self._ledger.machines else []
 
     @property

@@ -18,6 +18,7 @@ from stoker import Ray
 from stoker._engine.machines import bridge
 from stoker._engine.machines.agent import Agent, AgentOrder, Contents
 from stoker._engine.machines.placement import Connected, Ended, Report, Shortage
+from stoker._engine.messages import StoreUse
 
 HERE = "127.0.0.1"
 
@@ -49,7 +50,7 @@ class _Processes:
     def __init__(self, places: int, contents: Contents, wake: Callable[[], None]) -> None:
         self._places, self._contents, self._wake = places, contents, wake
         self._agents: dict[bytes, BaseProcess] = {}
-        self._reports: list[Report] = [Connected(HERE)]
+        self._reports: list[Report] = [Connected(HERE), StoreUse(len(contents[0]), 1 << 20, 1 << 30)]
         self._context = multiprocessing.get_context("spawn")
         wake()
 

@@ -257,6 +257,8 @@ def test_machine_joins_where_all_workers_are_busy(cluster: Any) -> None:
             pass
         (counts,) = loader.report().machines.values()
         assert counts["bytes"] >= 6 * 4096 * 4
+        store = loader.report().object_store
+        assert dataset.large.nbytes <= store["own"] <= store["used"] < store["room"]
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker._engine import messages
 from stoker._engine.activity import IDLE
 from stoker._engine.commands import Dismiss, Exited, Spawn, Started, StartFailed
-from stoker._engine.supervision.demand import FULL, LONG, LOOK, Demand
+from stoker._engine.supervision.demand import FULL, LATE, LONG, LOOK, Demand
 from tests._engine.test_supervisor import Machine
 
 ELSEWHERE = "pid 7 on host b"
@@ -13,7 +13,9 @@ ELSEWHERE = "pid 7 on host b"
 
 def looked(demand: Demand, seconds: float, idle: int, there: int, begin: float = 1000.0, asked: int = 0) -> list[int]:
     """Returns what is decided within some seconds in which nothing changes."""
-    found = [demand.look(idle, there, asked, begin + LOOK * place) for place in range(int(seconds / LOOK) + 1)]
+    found = [
+        demand.look(idle, there, asked, begin + LOOK * place, (place,)) for place in range(int(seconds / LOOK) + 1)
+    ]
     return [number for number in found if number]
 
 
@@ -46,17 +48,33 @@ def until(made: Machine, seconds: float) -> None:
         made.later(LOOK)
 
 
+def bursts(demand: Demand, seconds: float, busy: int, pause: int) -> list[int]:
+    """Returns what is decided while 8 workers make units in `busy` looks of each `busy + pause`, submitted at once."""
+    found = []
+    for place in range(int(seconds / LOOK)):
+        burst, at = divmod(place, busy + pause)
+        undone = range(8 * (burst * busy + at), 8 * (burst + 1) * busy)
+        found.append(demand.look(0 if undone else 8, 4, 0, 1000.0 + LOOK * place, undone))
+    return [number for number in found if number]
+
+
+def test_bursts_of_a_slow_trainer_ask_for_nothing() -> None:
+    assert bursts(Demand(60), LONG + 4, 2, 8) == [-4]
+    assert bursts(Demand(60), LONG - 1, 10, 4) == []  # 2.5 s of work for all
+    assert bursts(Demand(60), LONG - 1, 10, 0)[:1] == [4]
+
+
 def test_worker_comes_on_demand_and_goes_when_it_idles() -> None:
     made = Machine(4, remote=3, on_demand=True)
     made.submit(range(30))
     assert not made.of(Spawn)
-    until(made, FULL)
+    until(made, LATE)
     assert made.of(Spawn) == [Spawn(1)]
-    until(made, 2 * FULL)
+    until(made, 2 * LATE)
     assert made.of(Spawn) == [Spawn(1)]  # it comes first
     made.tell(Started(1, ELSEWHERE))
     assert made.sent(1)
-    until(made, FULL)
+    until(made, LATE)
     assert made.of(Spawn) == [Spawn(1), Spawn(2)]
     made.tell(Started(2, ELSEWHERE))
     made.tell(messages.Drop(30))
@@ -64,7 +82,7 @@ def test_worker_comes_on_demand_and_goes_when_it_idles() -> None:
         for unit in [sent.unit for sent in made.sent(number) if isinstance(sent, messages.Unit)]:
             made.done(number, unit)
     made.commands.clear()
-    until(made, LONG + FULL)
+    until(made, 2 * LONG + 2 * LATE)
     assert made.of(Dismiss) == [Dismiss(2), Dismiss(1)]
     made.tell(Exited(2, 0, IDLE), Exited(1, 0, IDLE))
     until(made, LONG)
@@ -74,8 +92,18 @@ def test_worker_comes_on_demand_and_goes_when_it_idles() -> None:
 def test_worker_for_which_there_is_no_room_is_tried_again() -> None:
     made = Machine(3, remote=2, on_demand=True)
     made.submit(range(30))
-    until(made, FULL)
+    until(made, LATE)
     made.tell(StartFailed(1, OSError("no room")))
     made.commands.clear()
-    until(made, 12 * FULL)
+    until(made, 4 * LATE)
     assert {*made.of(Spawn)} == {Spawn(1)}
+
+
+def test_looks_go_on_where_no_unit_is_left() -> None:
+    made = Machine(2, remote=1, on_demand=True)
+    for unit in range(40):  # a burst of 0.5 s each second
+        made.submit([unit])
+        until(made, 0.25)
+        made.done(0, unit)
+        until(made, 0.25)
+    assert not made.of(Spawn)

@@ -49,6 +49,7 @@ from stoker._engine.messages import (
     Pulse,
     Shares,
     Starved,
+    StoreUse,
     Streams,
     Submit,
     ToTrainer,
@@ -440,6 +441,8 @@ class ProcessBackend(Backend):
                 self._event_sink.marked(*message)
             case Unpickled():
                 self._event_sink.unpickled(message.seconds, message.size)
+            case StoreUse():
+                self._event_sink.stored(message)
             case WorkersLocked():
                 with self._between_lives():
                     self._deadlocked(message.stacks)

@@ -433,6 +433,9 @@ class Zygote:
     def _from_bridge(self) -> None:
         assert self._remote is not None
         self._handle(self._remote.events())
+        if (store := self._remote.store) is not None:
+            self._remote.store = None
+            self._trainer.send(store)
         if self._remote.broken is not None:
             self._trainer.send(self._remote.broken)
             self._end()

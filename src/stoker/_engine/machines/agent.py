@@ -8,6 +8,7 @@ agent ends with its worker, and with its connection.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import platform
@@ -94,6 +95,7 @@ class ClosedPortError(ConnectionError):
     """The bridge cannot be reached by a connection."""
 
 
+@functools.cache
 def versions() -> tuple[str, ...]:
     """Returns what must be the same at both ends, in words."""
     python = f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}"

@@ -9,9 +9,9 @@ long because one loop hears zygote, scheduler, agents and workers.
 from __future__ import annotations
 
 import contextlib
-import hmac
 import math
 import os
+import resource
 import secrets
 import selectors
 import socket
@@ -49,6 +49,8 @@ from stoker._engine.messages import (
     RemoteStarted,
     RemoteStartFailed,
     StartRemote,
+    StoreUse,
+    ToAgent,
     ToBridge,
 )
 from stoker._engine.process import linux
@@ -70,6 +72,9 @@ TRIED_AGAIN = 1.0
 
 PULSES = ALONE / 5
 """Seconds between two signs of life for the agents."""
+
+LOOK = 0.1
+"""Seconds at least between two looks at all workers: for each message they would cost more than all else."""
 
 LEAVING = 2.0
 """Seconds in which the bridge leaves the cluster."""
@@ -123,6 +128,7 @@ class Bridge:
         self._address: str | None = None  # of this host, as agents reach it; None until the cluster is reached
         self._launcher: Launcher | None = None
         self._remotes: dict[int, Remote] = {}
+        self._by_token: dict[bytes, Remote] = {}
         self._ever = False  # whether a remote worker has started
         self._again: dict[int, tuple[float, float]] = {}  # worker → when it is placed again, and when that is too late
         self._copy = secrets.token_hex()  # names the parts towards agents
@@ -133,7 +139,8 @@ class Bridge:
         self._ours.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._full: set[int] = set()
-        self._pulse_at = 0.0
+        self._sent_to: set[Remote] = set()  # and not all of it has left, for all that is known
+        self._pulse_at = self._look_at = 0.0
         self._connects_by = time.monotonic() + settings.options.start_timeout + CONNECTING
 
     def wake(self) -> None:
@@ -158,7 +165,8 @@ class Bridge:
             if (frozen := time.monotonic() - before - 1.0) > 1.0:  # this process was stopped: so were its eyes
                 for remote in self._remotes.values():
                     remote.heard += frozen
-            self._look()
+            if time.monotonic() >= self._look_at:
+                self._look()
 
     def close(self) -> None:
         """Closes all connections: the agents and their workers end."""
@@ -182,11 +190,9 @@ class Bridge:
 
     def _flush(self) -> None:
         channels: list[Channel[ToBridge] | Channel[object]] = [self._zygote]  # type: ignore[type-var]
-        for remote in self._remotes.values():
+        for remote in self._sent_to:
             channels += [channel for channel in (remote.control, remote.data) if channel is not None]  # type: ignore[misc]
         for channel in channels:
-            if not channel.unsent and not self._full:
-                continue
             channel.flush()
             descriptor = channel.fileno()
             key = self._selector.get_map().get(descriptor)
@@ -194,6 +200,7 @@ class Bridge:
                 self._full ^= {descriptor}
                 events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.unsent else 0)
                 self._selector.modify(descriptor, events, key.data)
+        self._sent_to = {remote for remote in self._sent_to if remote.unsent}
 
     # The zygote
 
@@ -205,11 +212,17 @@ class Bridge:
                 case ForRemote(worker, wire):
                     if (remote := self._remotes.get(worker)) is not None:
                         remote.pass_on(wire)
+                        self._sent_to.add(remote)
                         self._read_batches(remote)
                 case EndRemote() | InspectRemote():
                     remote = self._remotes.get(message.worker)
-                    if remote is not None and remote.control is not None:
-                        remote.control.send(message)
+                    if remote is not None:
+                        self._send(remote, message)
+
+    def _send(self, remote: Remote, message: ToAgent) -> None:
+        if remote.control is not None:
+            remote.control.send(message)
+            self._sent_to.add(remote)
 
     def _start(self, number: int) -> None:
         remote = self._remotes.get(number)
@@ -222,6 +235,7 @@ class Bridge:
 
     def _begin(self, number: int, until: float) -> None:
         remote = self._remotes[number] = Remote(number, secrets.token_bytes(TOKEN), self._zygote, self._memory)
+        self._by_token[remote.token] = remote
         remote.is_wanted, remote.until, remote.begun = True, until, time.monotonic()
         self._place(remote)
 
@@ -265,6 +279,8 @@ class Bridge:
                     self._unreachable(report.why)
                 case Draining():
                     self._drains(report.nodes)
+                case StoreUse():
+                    self._zygote.send(report)
                 case Shortage():
                     self._lacks_place(report)
                 case Ended():
@@ -283,7 +299,7 @@ class Bridge:
                 self._zygote.send(RemoteDrains(remote.number, why))
 
     def _has_no_actor(self, report: Ended) -> None:
-        remote = next((each for each in self._remotes.values() if each.token == report.token), None)
+        remote = self._by_token.get(report.token)
         if remote is None:
             return
         if remote.is_ready or report.why is None:
@@ -340,18 +356,21 @@ class Bridge:
     # Agents and workers
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return
+        until = time.monotonic() + LOOK  # a stranger that says nothing takes longer, and is the last one
+        with contextlib.suppress(OSError):
+            while time.monotonic() < until:
+                self._accept_one()
+
+    def _accept_one(self) -> None:
+        connection, _ = self._listener.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = tls.around(connection, is_server=True)
         token, kind = shown_by(connection)
-        for remote in self._remotes.values():
-            if hmac.compare_digest(remote.token, token) and kind in (CONTROL, DATA):
-                self._admit(remote, kind == CONTROL, connection)
-                return
-        connection.close()
+        remote = self._by_token.get(token)  # a keyed hash, whose time says nothing of the tokens
+        if remote is None or kind not in (CONTROL, DATA):
+            connection.close()
+            return
+        self._admit(remote, kind == CONTROL, connection)
 
     def _admit(self, remote: Remote, is_control: bool, connection: socket.socket) -> None:
         remote.connected(is_control, connection)
@@ -433,12 +452,15 @@ class Bridge:
                 self._forget(channel.fileno())
         remote.close()
         self._remotes.pop(remote.number, None)
+        self._by_token.pop(remote.token, None)
+        self._sent_to.discard(remote)
         if self._launcher is not None:
             self._launcher.end(remote.token)
 
     def _look(self) -> None:
         """Notices what time brings: silence, and workers without a place."""
         now = time.monotonic()
+        self._look_at = now + LOOK
         if self._address is None and now > self._connects_by:
             self._connects_by = math.inf
             self._unreachable(f"it has not answered for {self._settings.options.start_timeout + CONNECTING:g} s.")
@@ -453,7 +475,7 @@ class Bridge:
                 self._lost(remote)
             elif remote.ends_by is not None and now > remote.ends_by and remote.control is not None:
                 remote.ends_by = None  # its socket has ended, and it has not: user code has closed it
-                remote.control.send(EndRemote(remote.number))
+                self._send(remote, EndRemote(remote.number))
             elif remote.is_wanted and not remote.is_ready and now >= remote.until:
                 asks = asks or remote.control is None
         if asks and self._launcher is not None and self._address is not None:
@@ -461,8 +483,7 @@ class Bridge:
         if now >= self._pulse_at:
             self._pulse_at = now + PULSES
             for remote in self._remotes.values():
-                if remote.control is not None:
-                    remote.control.send(Pulse())
+                self._send(remote, Pulse())
 
 
 def _listener(port: int) -> socket.socket:
@@ -476,6 +497,8 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     zygote, *files = cast("list[int]", descriptors)
     settings: BridgeSettings = parcel.plan
     linux.name_process("stoker-bridge")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two connections for each worker
     channel: Channel[ToBridge] = Channel(socket.socket(fileno=zygote))
     preparation = {name: value for name, value in parcel.preparation.items() if name != "authkey"}  # it stays here
     pickled, large = parcel.contents()

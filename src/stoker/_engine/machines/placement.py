@@ -22,12 +22,16 @@ from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.pool.pool_agent import PoolAgent, PoolTakenError
 from stoker._engine.machines.pool.pool_parts import PoolOrder
 from stoker._engine.machines.tunnel import CALLS, Tunnel, TunnelAgent
+from stoker._engine.messages import StoreUse
 
 LOOK = 0.25
 """Seconds between two looks at the actors."""
 
 BETWEEN_DRAINS = 1.0
 """Seconds between two looks for machines that are to be taken away."""
+
+BETWEEN_SIZES = 10.0
+"""Seconds between two looks at the object store."""
 
 RANKS, SERVING = 64, "serving"
 """Most ranks of a pool: each has a process in each actor, and a thread. Ray's name for these threads."""
@@ -77,7 +81,7 @@ class Draining(NamedTuple):
     nodes: frozenset[str]
 
 
-Report = Draining | Connected | Unreachable | Ended | Shortage
+Report = Draining | StoreUse | Connected | Unreachable | Ended | Shortage
 
 
 class Launcher(Protocol):
@@ -125,6 +129,8 @@ class Placement(threading.Thread):
         self._actors: dict[bytes, tuple[Any, Any]] = {}  # token → the actor, and the call that is its life
         self._there: dict[bytes, Any] = {}  # token → becomes ready when the actor of a pool is there
         self._drains_at, self._draining = 0.0, frozenset[str]()
+        self._own = len(pickled) + sum(view.nbytes for view in large)
+        self._sizes_at, self._sizes = 0.0, StoreUse(0, 0, 0)
         self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self.start()
 
@@ -237,8 +243,20 @@ class Placement(threading.Thread):
             self._tell(Draining(nodes))
         self._draining = nodes
 
+    def _look_at_store(self) -> None:
+        """Tells how full the object store is, if that has changed."""
+        if (now := time.monotonic()) < self._sizes_at:
+            return
+        self._sizes_at, name = now + BETWEEN_SIZES, "object_store_memory"
+        room, free = self._ray.cluster_resources().get(name, 0), self._ray.available_resources().get(name, 0)
+        sizes = StoreUse(self._own, int(room - free), int(room))
+        if sizes != self._sizes:
+            self._tell(sizes)
+        self._sizes = sizes
+
     def _look(self) -> None:
         self._look_for_drains()
+        self._look_at_store()
         calls = {call: token for token, (_, call) in self._actors.items()}
         if not calls:
             return

@@ -142,6 +142,11 @@ class Remote:
         else:
             self.data = BatchLink(connection)
 
+    @property
+    def unsent(self) -> bool:
+        """Whether messages for it wait here."""
+        return any(channel is not None and channel.unsent for channel in (self.control, self.data))
+
     def close(self) -> None:
         """Closes both connections."""
         for channel in (self.control, self.data):

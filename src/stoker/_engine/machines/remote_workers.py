@@ -39,6 +39,7 @@ from stoker._engine.messages import (
     RemoteStarted,
     RemoteStartFailed,
     StartRemote,
+    StoreUse,
     ToWorker,
     UnitDone,
     packed,
@@ -75,11 +76,13 @@ class RemoteWorkers:
 
     Attributes:
         broken: the message with which the bridge ends the run, or None.
+        store: the latest of its kind, for the trainer; None if there is no new one.
     """
 
     def __init__(self, channel: Channel[FromBridge], first: int) -> None:
         self.channel = channel
         self.broken: Broken | None = None
+        self.store: StoreUse | None = None
         self._first = first
         self._marks: dict[int, Position] = {}
         self._duties: set[int] = set()
@@ -184,6 +187,8 @@ class RemoteWorkers:
                     events += self._inspected(message)
                 case Broken():
                     self.broken = message
+                case StoreUse():
+                    self.store = message
         self._answer_stacks()
         if self.channel.ended and self.broken is None:
             raise RuntimeError(

@@ -227,7 +227,8 @@ COMPUTING = 0.2
 
 
 def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) -> dict[str, Any] | None:
-    """Returns the figures for the simulation of a loader; None if too little is known of it.
+    """Returns the figures for the simulation of a loader; None if too little is known of it, as of workers on other
+    machines.
 
     Where making a batch computes, or the CPUs were in use, that is the only figure: `computing`, and `in_use`.
 
@@ -235,7 +236,7 @@ def what_if(loader: MeasuredLoader, samples: Sequence[TreeSample], cpus: int) ->
     that workers make together, each record is the time that a whole batch takes one worker: `parts` are averaged.
     """
     works = [work for made in loader.works for work in made]
-    if len(works) < ENOUGH:
+    if len(works) < ENOUGH or loader.machines:
         return None
     about, known = loader.about, loader.summary(samples)
     workers, batch_size = about.get("num_workers"), known.samples / max(1, known.batches)

@@ -215,9 +215,11 @@ class Ledger:
         unpickled: seconds in which one of the latest workers unpickled the dataset, and bytes of its memory; None if
             none did.
         machines: other machines that made batches of the latest epoch: how many, and their bytes.
+        object_store: bytes in that of the other machines: put by this loader, used by anybody, and the room.
     """
 
     machines: dict[str, tuple[int, int]] = {}  # noqa: RUF012 - of the class, as pickles of former versions lack it
+    object_store: tuple[int, int, int] = (0, 0, 0)
 
     def __init__(self) -> None:
         self.epoch = Counts()
@@ -364,6 +366,10 @@ class EventDispatcher:
         """Counts a batch of another machine, and its bytes, in the latest epoch."""
         batches, total = self._ledger.machines.get(machine, (0, 0))
         self._ledger.machines[machine] = batches + 1, total + size
+
+    def stored(self, sizes: tuple[int, int, int]) -> None:
+        """Keeps the bytes in the object store of the other machines in the ledger, for the report."""
+        self._ledger.object_store = sizes
 
     def locate(self, unit: int, position: Position) -> Where:
         """Returns the location of a unit's position: "batch 7, sample 30"."""

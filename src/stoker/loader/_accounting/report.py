@@ -41,6 +41,9 @@ _EVENTS = {
 POOL = ("name", "ranks", "own_seconds", "all_seconds")
 """Keys of `Report.pool`."""
 
+STORE = ("own", "used", "room")
+"""Keys of `Report.object_store`."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -62,6 +65,7 @@ class Report:
         pool: of workers that this loader shares (`stoker.Ray(pool=)`): its `name`, the `ranks` that share it now, and
             the seconds that units took in it, this loader's `own_seconds` and `all_seconds`.
         machines: other machines that made batches of the latest epoch: `batches`, and their `bytes` on the network.
+        object_store: bytes in Ray's: the loader's `own`, those `used` by anybody on all machines, and the `room` there.
     """
 
     epoch: Counts
@@ -76,6 +80,7 @@ class Report:
     copies: Mapping[str, float] = field(default_factory=dict)
     machines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     pool: Mapping[str, Any] = field(default_factory=dict)
+    object_store: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -99,11 +104,12 @@ class Report:
             images,
             dict(copies or {}),
             {name: {"batches": batches, "bytes": size} for name, (batches, size) in ledger.machines.items()},
+            object_store=dict(zip(STORE, ledger.object_store, strict=True)) if ledger.object_store[0] else {},
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(
-            {"images": None, "copies": {}, "machines": {}, "pool": {}, **state}
+            {"images": None, "copies": {}, "machines": {}, "pool": {}, "object_store": {}, **state}
         )  # a pickle of before has none
 
     def as_dict(self) -> dict[str, Any]:
@@ -122,6 +128,7 @@ class Report:
             "images": self.images,
             "copies": dict(self.copies),
             "pool": dict(self.pool),
+            "object_store": dict(self.object_store),
             "machines": {name: dict(counts) for name, counts in self.machines.items()},
         }
         values: dict[str, Any] = json.loads(json.dumps(plain, default=repr))
@@ -158,12 +165,15 @@ class Report:
             yield "memory", ", ".join(f"{name} {_size(size)}" for name, size in self.memory.items())
 
     def machines_in_words(self) -> list[str]:
-        """Returns a line for each other machine that made batches of the latest epoch."""
+        """Returns a line for each other machine that made batches of the latest epoch, and for the object store."""
         lines, spent = [], self.epoch.spent
         for name, counts in self.machines.items():
             batches, size = counts["batches"], counts["bytes"]
             rate = f" ({batches / spent:,.1f}/s, {size / spent / 1e6:,.1f} MB/s)" if spent > 0 else ""
             lines.append(f"{name}: {batches:,} batches, {_size(size)} over the network{rate}")
+        if self.object_store:
+            own, used, room = (_size(self.object_store[key]) for key in STORE)
+            lines.append(f"object store of Ray: {own} put by this loader; {used} of {room} used on all machines")
         return lines
 
     def _epoch(self) -> str:

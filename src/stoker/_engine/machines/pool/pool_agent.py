@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import NoReturn, cast
 
 from stoker._engine.activity import SIZE
 from stoker._engine.fork.forked_process import Stacks
@@ -102,7 +102,17 @@ class PoolAgent(Agent):
                 if not self._ranks and time.monotonic() >= self._ends_at:
                     if self._host is not None:
                         self._host.close()
-                    os._exit(0)
+                    _end_actor()
+
+
+def _end_actor() -> NoReturn:
+    """Ends this process. Ray tells the user of a crash, unless it ends the actor itself."""
+    ray = sys.modules.get("ray")
+    with contextlib.suppress(Exception):
+        if ray is not None and ray.is_initialized():
+            ray.kill(ray.get_runtime_context().current_actor)
+            time.sleep(REAP)
+    os._exit(0)
 
 
 def _fetched(contents: object) -> Contents:
