@@ -37,6 +37,11 @@ def test_loader_without_other_machines_imports_no_ray(tmp_path: Path, monkeypatc
     assert "ray" not in sys.modules and not imported.exists()
 
 
+def test_address_without_a_port_is_refused() -> None:
+    with pytest.raises(ValueError, match="address='head', without a port"):
+        stoker.Ray(1, address="head")
+
+
 def test_auto_is_all_cpus_here_and_other_machines_on_demand() -> None:
     loader = stoker.DataLoader(range(8), num_workers="auto", output="numpy", remote=LocalCluster(5))
     assert loader.num_workers >= 1 and options_of(loader).on_demand
