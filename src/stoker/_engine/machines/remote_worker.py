@@ -156,8 +156,9 @@ def source_of(role: Role, open_parts: Callable[[], JobFactory]) -> JobSource:
         try:
             return open_parts()
         except Exception as error:
-            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error  # its advice is for this host
-            text = f"worker {role.number} on {role.place} could not unpickle the dataset: {summary_of(cause)}."
+            # the advice of that error is for workers of the trainer's host
+            cause = error.__cause__ if isinstance(error, errors.WorkerStartError) else None
+            text = f"worker {role.number} on {role.place} could not unpickle the dataset: {summary_of(cause or error)}."
             if "cloudpickle" in text:
                 text += f" cloudpickle {metadata.version('cloudpickle')} is there: install the trainer's version."
             raise errors.WorkerStartError(f"{text} {ELSEWHERE}") from error
