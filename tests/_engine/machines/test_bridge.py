@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 
 import pytest
 
@@ -172,6 +173,14 @@ def test_other_versions_end_the_run_and_both_are_named(played: Played) -> None:
     assert "host b (10.0.0.2) runs Stoker 9.9, Python 2.7" in failure.text and versions()[0] in failure.text
 
 
+def test_package_without_metadata_is_a_version_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert versions()[0] == "Stoker that pip has not installed"
+
+
 @pytest.mark.parametrize("sent", [pickle.dumps(Ray(1)), b"no pickle", pickle.dumps(("UnitDone", 1)), pickle.dumps(7)])
 def test_message_that_no_worker_sends_names_its_worker(played: Played, sent: bytes) -> None:
     agent = ready(played)
@@ -284,6 +293,8 @@ def test_cluster_that_cannot_be_used_ends_the_run(played: Played) -> None:
         ("RuntimeError: Version mismatch: The cluster was started with: Ray: 2.1", "same versions of Ray and Python"),
         ("ObjectStoreFullError: Failed to put object", "--object-store-memory"),
         ("ConnectionError: Could not find any running Ray instance.", "ray start --head"),
+        ("ConnectionError: no head node answers at a:1 from host b: timed out", "timed out. Is that the head node's"),
+        ("AuthenticationError: RPC error: InvalidAuthToken", "RAY_AUTH_MODE=token"),
     ],
 )
 def test_advice_fits_the_error_of_ray(played: Played, why: str, advice: str) -> None:
@@ -307,6 +318,19 @@ def test_process_that_does_not_start_is_no_missing_room() -> None:
     failed = played.hears(RemoteStartFailed)
     assert isinstance(failed, RemoteStartFailed) and "no room" not in failed.why
     assert "has not started its process after 0 s (start_timeout): CPU: 1 each, 2 free of 3" in failed.why
+    played.close_all()
+
+
+def test_host_that_is_cut_off_is_no_missing_room() -> None:
+    played = Played(start_timeout=0.0)
+
+    def explain() -> None:
+        played.report(Shortage("CPU: 1 each, 0 free of 1", placed={played.orders[0].token: "10.0.0.2"}))
+
+    played.explain = explain  # type: ignore[method-assign]
+    played.start(0)
+    text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+    assert "no room" not in text and "placed it on the host at 10.0.0.2, from which nothing has come after 0 s" in text
     played.close_all()
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import stoker
-from stoker.errors import MissingExtraError
+from stoker.errors import CannotSendError, MissingExtraError
 from stoker.loader.record import options_of
 from tests._engine.machines.local_cluster import LocalCluster
 
@@ -37,11 +38,37 @@ def test_loader_without_other_machines_imports_no_ray(tmp_path: Path, monkeypatc
     assert "ray" not in sys.modules and not imported.exists()
 
 
+def test_address_without_a_port_is_refused() -> None:
+    with pytest.raises(ValueError, match="address='head', without a port"):
+        stoker.Ray(1, address="head")
+
+
 def test_auto_is_all_cpus_here_and_other_machines_on_demand() -> None:
     loader = stoker.DataLoader(range(8), num_workers="auto", output="numpy", remote=LocalCluster(5))
     assert loader.num_workers >= 1 and options_of(loader).on_demand
     assert options_of(stoker.DataLoader.from_torch(loader, batch_size=2)).on_demand
     assert "up to 5, as they are needed, on other machines" in str(loader.describe())
+
+
+class Locked(stoker.Dataset[int]):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_dataset_that_cannot_be_sent_gets_no_advice_to_fork() -> None:
+    with (
+        stoker.DataLoader(Locked(), remote=LocalCluster(1), output="numpy") as loader,
+        pytest.raises(
+            CannotSendError, match=r"dataset.lock.* make it anew in __setstate__\. Workers on other machines"
+        ),
+    ):
+        next(iter(loader))
 
 
 class Endless(stoker.IterableDataset[int]):

@@ -217,7 +217,7 @@ def test_node_that_is_killed_and_another_that_joins(cluster: Any, tmp_path: Path
 
 
 def test_cluster_that_is_not_there() -> None:
-    with pytest.raises(WorkerStartError, match=r"address='127.0.0.1:9' cannot be used"):
+    with pytest.raises(WorkerStartError, match=r"no head node answers at 127.0.0.1:9 .* refused\. Is that the head"):
         next(batches(0, stoker.Ray(1, address="127.0.0.1:9")))
 
 

@@ -6,12 +6,14 @@ import pickle
 import socket
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import pytest
 
 from stoker._engine.backend import UnitReport
 from stoker._engine.machines.remote import Remote
+from stoker._engine.machines.remote_worker import Role, source_of
 from stoker._engine.messages import (
     Activities,
     FromRemote,
@@ -28,7 +30,7 @@ from stoker._engine.messages import (
 from stoker._engine.process.channel import Channel, pair
 from stoker._engine.timings import UnitTimings
 from stoker._engine.transport.leaves import Leaf, pack
-from stoker.errors import CannotSendError
+from stoker.errors import CannotSendError, WorkerStartError
 
 MEMORY = bytearray(64)
 
@@ -174,3 +176,17 @@ def test_unpickled_makes_it_ready_and_is_no_message(ends: Ends) -> None:
     ends.worker.send(Unpickled(1.0, 2, 3))
     ends.remote.read()
     assert ends.remote.is_ready and ends.heard() == []
+
+
+def test_other_cloudpickle_is_named_where_it_cannot_read() -> None:
+    def unpickled() -> Any:
+        try:
+            raise AttributeError("Can't get attribute '_class_setstate' on <module 'cloudpickle.cloudpickle'>")
+        except AttributeError as error:
+            raise WorkerStartError("a clean worker: use fork") from error
+
+    with pytest.raises(WorkerStartError) as told:
+        source_of(Role(3, 0, "host b (10.0.0.2)"), unpickled).job_factory()
+    here = f"cloudpickle {metadata.version('cloudpickle')} is there"
+    assert "worker 3 on host b (10.0.0.2)" in str(told.value) and here in str(told.value)
+    assert "use fork" not in str(told.value)

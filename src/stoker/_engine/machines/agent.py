@@ -99,7 +99,11 @@ class ClosedPortError(ConnectionError):
 def versions() -> tuple[str, ...]:
     """Returns what must be the same at both ends, in words."""
     python = f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}"
-    return f"Stoker {metadata.version('stoker')}", f"Python {python}", f"NumPy {np.__version__.split('.')[0]}"
+    try:
+        stoker = metadata.version("stoker")
+    except metadata.PackageNotFoundError:
+        stoker = "that pip has not installed"
+    return f"Stoker {stoker}", f"Python {python}", f"NumPy {np.__version__.split('.')[0]}"
 
 
 class Agent:

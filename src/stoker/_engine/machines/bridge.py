@@ -27,6 +27,7 @@ from stoker._engine.machines import tls
 from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKEN, AgentOrder, versions
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.placement import (
+    NOBODY,
     Connected,
     Draining,
     Ended,
@@ -83,6 +84,10 @@ ADVICE = {
     "Version mismatch": "Install the same versions of Ray and Python on all machines.",
     "ObjectStoreFull": "The dataset travels through Ray's object store: keep large data in files, or start the nodes "
     "with a larger one (`ray start --object-store-memory=BYTES`).",
+    "AuthenticationError": "The cluster asks for Ray's token: copy ~/.ray/auth_token of the head node to all machines, "
+    "and start nodes and trainer with RAY_AUTH_MODE=token.",
+    NOBODY: "Is that the head node's address (`ray start --head` prints it, with the port), and does a firewall let "
+    "that port through? If its head node is lost, load the last state in another cluster.",
     "": "A process that uses a cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 "
     "--num-cpus=0`, or a cluster with `ray start --head`. If its head node is lost, load the last state in another "
     "cluster.",
@@ -288,7 +293,8 @@ class Bridge:
 
     def _unreachable(self, why: str) -> None:
         advice = next(text for words, text in ADVICE.items() if words in why)
-        self._end_run(f"the Ray cluster at address={self._settings.options.address!r} cannot be used: {why} {advice}")
+        address = self._settings.options.address
+        self._end_run(f"the Ray cluster at address={address!r} cannot be used: {why.rstrip('. ')}. {advice}")
 
     def _drains(self, nodes: frozenset[str]) -> None:
         for remote in self._remotes.values():
@@ -305,7 +311,7 @@ class Bridge:
         if remote.is_ready or report.why is None:
             self._lost(remote)
         elif report.closed and self._pool is None and remote.is_wanted and remote.number not in self._by_ray:
-            self._go_by_ray(remote, report.why)
+            self._go_by_ray(remote, report.why.partition(": ")[2])
         elif report.taken and time.monotonic() + TRIED_AGAIN >= remote.until:
             self._end_run(f"worker {remote.number} is not shared: {report.why}")
         elif (report.again or report.taken) and remote.is_wanted and time.monotonic() < remote.until:
@@ -332,22 +338,29 @@ class Bridge:
             self._begin(remote.number, time.monotonic() + self._settings.options.start_timeout)
 
     def _lacks_place(self, shortage: Shortage) -> None:
-        options, now = self._settings.options, time.monotonic()
-        lacks, advice = "has no room for it", "Ask for fewer workers or less for each (stoker.Ray), or add machines"
-        if shortage.is_free:
-            lacks = "has not started its process"
-            advice = (
-                "Either no node alone has that much free, or the machines are slow to start a process: raise "
-                "start_timeout, and see Ray's logs there (/tmp/ray/session_latest/logs)"
-            )
-        why = f"Ray {lacks} after {options.start_timeout:g} s (start_timeout): {shortage.text}. {advice}"
+        now = time.monotonic()
         late = [remote for remote in self._remotes.values() if remote.is_wanted and now >= remote.until]
         if late and not self._settings.local and not any(remote.is_ready for remote in self._remotes.values()):
-            self._end_run(f"none of the {options.num_workers} remote workers could be started: {why}.")
+            why, number = self._lack(late[0], shortage), self._settings.options.num_workers
+            self._end_run(f"none of the {number} remote workers could be started: {why}.")
             return
         for remote in late:
             remote.is_wanted = False
-            self._zygote.send(RemoteStartFailed(remote.number, why))
+            self._zygote.send(RemoteStartFailed(remote.number, self._lack(remote, shortage)))
+
+    def _lack(self, remote: Remote, shortage: Shortage) -> str:
+        """Returns why a worker has not started in time, in words."""
+        slow = "to start a process: raise start_timeout, and see Ray's logs there (/tmp/ray/session_latest/logs)"
+        lacks, advice = "has no room for it", "Ask for fewer workers or less for each (stoker.Ray), or add machines"
+        if host := shortage.placed.get(remote.token):
+            lacks = f"has placed it on the host at {host}, from which nothing has come"
+            advice = f"Either the network between that host and this one is broken, or the host is too busy {slow}"
+        elif shortage.is_free:
+            lacks = "has not started its process"
+            advice = f"Either no node alone has that much free, or the machines are slow {slow}"
+        return (
+            f"Ray {lacks} after {self._settings.options.start_timeout:g} s (start_timeout): {shortage.text}. {advice}"
+        )
 
     def _end_run(self, text: str) -> None:
         failure = Failure.of(errors.WorkerStartError(text), "in the bridge to other machines")

@@ -61,6 +61,8 @@ class Ray:
     def __post_init__(self) -> None:
         if not isinstance(self.address, str) or not self.address:
             raise TypeError(f'address should be "auto" or HOST:PORT, but got address={self.address!r}')
+        if ":" not in self.address and self.address not in ("auto", "local"):
+            raise ValueError(f'address should be "auto" or HOST:PORT, but got address={self.address!r}, without a port')
         if self.address.startswith("ray://"):
             raise ValueError(
                 f"address={self.address!r} is that of Ray's client, which has no object store of its own. Start a node "

@@ -9,10 +9,11 @@ import contextlib
 import importlib
 import logging
 import queue
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -36,8 +37,17 @@ BETWEEN_SIZES = 10.0
 RANKS, SERVING = 64, "serving"
 """Most ranks of a pool: each has a process in each actor, and a thread. Ray's name for these threads."""
 
+NOBODY = "no head node answers"
+"""Begins the text of the error where nothing listens at the address."""
+
 TELLING = 600
 """Characters of an error of Ray's that the user is told."""
+
+
+_COLOURS = re.compile(r"\x1b\[\d*m")
+
+_IMPORTING = re.compile(r"ip=([^,)]+).* failed to import .* (\w+Error: .*)")
+"""The host and the end of Ray's text where it cannot import the class of an actor."""
 
 
 class Connected(NamedTuple):
@@ -69,10 +79,13 @@ class Ended(NamedTuple):
 
 
 class Shortage(NamedTuple):
-    """What was asked for and what is there, in words; and whether all nodes together have it free."""
+    """What was asked for and what is there, in words; whether all nodes together have it free; and the addresses of
+    the hosts on which Ray has placed actors, by token.
+    """
 
     text: str
     is_free: bool = False
+    placed: Mapping[bytes, str] = {}
 
 
 class Draining(NamedTuple):
@@ -174,7 +187,12 @@ class Placement(threading.Thread):
         options = self._options
         host, _, port = options.address.rpartition(":")
         if port.isdecimal():  # Ray would try for minutes
-            socket.create_connection((host, int(port)), timeout=CONNECTING).close()
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()
+            except OSError as error:
+                raise ConnectionError(
+                    f"{NOBODY} at {options.address} from host {socket.gethostname()}: {error}"
+                ) from None
         ray = importlib.import_module("ray")
         ray.init(
             address=options.address,
@@ -282,7 +300,11 @@ class Placement(threading.Thread):
             words.append(f"{name}: {amount:g} each, {free.get(name, 0):g} free of {there.get(name, 0):g}")
         nodes = sum(bool(node["Alive"]) for node in self._ray.nodes())
         is_free = all(free.get(name, 0) >= amount for name, amount in wanted.items())
-        return Shortage(f"{'; '.join(words)}; {nodes} node(s) in the cluster", is_free)
+        placed = {}
+        with contextlib.suppress(Exception):  # a private place of Ray's, which may be gone
+            for token, (actor, _) in self._actors.items():
+                placed[token] = self._ray._private.state.actors(actor._actor_id.hex())["Address"]["IPAddress"]
+        return Shortage(f"{'; '.join(words)}; {nodes} node(s) in the cluster", is_free, placed)
 
     def drained(self) -> list[Report]:
         """Returns what has been reported since the last call."""
@@ -311,7 +333,9 @@ def _short(error: BaseException) -> str:
     """Returns an error of Ray's, or that of the agent which it carries, in a few lines."""
     cause = getattr(error, "cause", None)
     shown = cause if isinstance(cause, BaseException) else error
-    text = " ".join(str(shown).split())
+    text = " ".join(_COLOURS.sub("", str(shown)).split())
+    if getattr(error, "actor_init_failed", False) and (found := _IMPORTING.search(text)) is not None:
+        return f"the host at {found[1]} cannot run its actor: {found[2]}. Install Stoker there, as on this machine"
     if len(text) > TELLING:  # the cause is named first or last
         text = f"{text[: TELLING // 2]} … {text[-TELLING // 2 :]}"
     return f"{type(shown).__name__}: {text}"

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from typing import NamedTuple
 
 from stoker import errors
@@ -155,8 +156,11 @@ def source_of(role: Role, open_parts: Callable[[], JobFactory]) -> JobSource:
         try:
             return open_parts()
         except Exception as error:
-            raise errors.WorkerStartError(
-                f"worker {role.number} on {role.place} could not unpickle the dataset: {summary_of(error)}. {ELSEWHERE}"
-            ) from error
+            # the advice of that error is for workers of the trainer's host
+            cause = error.__cause__ if isinstance(error, errors.WorkerStartError) else None
+            text = f"worker {role.number} on {role.place} could not unpickle the dataset: {summary_of(cause or error)}."
+            if "cloudpickle" in text:
+                text += f" cloudpickle {metadata.version('cloudpickle')} is there: install the trainer's version."
+            raise errors.WorkerStartError(f"{text} {ELSEWHERE}") from error
 
     return JobSource(job_factory, unpickles=True)

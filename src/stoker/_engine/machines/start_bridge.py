@@ -11,6 +11,7 @@ from stoker._engine.fork.fresh_interpreter import start
 from stoker._engine.machines.bridge import BridgeSettings
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.pool.pool_parts import ClassNumbers, RankParts
+from stoker._engine.serialize.causes import SHARING
 from stoker._engine.transport.segments import ArenaFiles
 from stoker.errors import CannotSendError
 
@@ -41,5 +42,6 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
     try:
         return start("stoker._engine.machines.bridge:run", parts, [end, *arena], settings, by_value=True)
     except CannotSendError as error:
-        error.add_note("Workers on other machines (remote=) are sent the dataset and the functions.")
-        raise
+        text = str(error).replace(f", or {SHARING}", "")  # no fork reaches another machine
+        sent = "Workers on other machines (remote=) are sent the dataset and the functions."
+        raise CannotSendError(f"{text} {sent}") from error.__cause__

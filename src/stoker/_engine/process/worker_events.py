@@ -200,7 +200,7 @@ def _crowded(incident: Crowded) -> Event:
 
 def _held_back(incident: HeldBack) -> Event:
     worker, why, others = incident
-    alone = f"No other worker is left: the start is tried again for {PATIENCE:g} s, and then the run ends."
+    alone = f"No other worker is left: the start is tried again, and the run ends if it fails for {PATIENCE:g} s."
     meanwhile = "The other workers go on, and the start is tried again." if others else alone
     message = f"worker {worker} cannot be started again yet: {why}. {meanwhile}"
     return RestartDelayed(message=message, worker=worker)
