@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker._engine.machines.placement import _short
 
 IMPORTING = """The actor died because of an error raised in its creation task, \x1b[36mray::Agent.__init__()\x1b[39m \
-(pid=540, ip=10.0.0.2, actor_id=52e083adfbaa4bdbe171a01101000000, repr=<stoker._engine.machines.agent.TemporaryActor>)
+(pid=540, ip=10.0.0.2, actor_id=52e083adfbaa4bdbe171a01101000000, repr=<agent.TemporaryActor>)
            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 RuntimeError: The actor with name Agent failed to import on the worker. This may be because needed library \
 dependencies are not installed in the worker environment:
