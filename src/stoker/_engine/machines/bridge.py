@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import resource
 import secrets
 import selectors
 import socket
@@ -510,6 +509,8 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     zygote, *files = cast("list[int]", descriptors)
     settings: BridgeSettings = parcel.plan
     linux.name_process("stoker-bridge")
+    import resource  # POSIX alone has it
+
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two connections for each worker
     channel: Channel[ToBridge] = Channel(socket.socket(fileno=zygote))
