@@ -58,7 +58,7 @@ def state_of(workers: list[Any], batches: int, **kind: int) -> dict[str, Any]:
     return {"stoker": 1, **below, "below": json.dumps({**below, "workers": workers, "turn": 1})}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a module's may be made again: pytest-xdist moves tests
 def stream(shared_broker: Any) -> KafkaStream:
     shared_broker.fill("t", [21])
     return KafkaStream("t", servers=shared_broker.address, decode=value)

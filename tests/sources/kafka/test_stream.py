@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import random
 import sys
@@ -49,7 +50,7 @@ def drawn(record: dict[str, Any]) -> tuple[str, float]:
     return value(record), random.random()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a module's may be made again: pytest-xdist moves tests
 def small(shared_broker: Any) -> KafkaStream:
     shared_broker.fill("small", [5, 0, 6])
     return KafkaStream("small", servers=shared_broker.address)
@@ -61,9 +62,12 @@ class TestKafkaStream(DatasetSuite):
         return lambda: pickle.loads(pickle.dumps(small))
 
 
+NUMBERS = itertools.count()
+
+
 @pytest.fixture(scope="module", params=["records", "decoded"])
 def varied(request: pytest.FixtureRequest, shared_broker: Any) -> KafkaStream:
-    topic = f"varied-{request.param.replace(' ', '-')}"
+    topic = f"varied-{next(NUMBERS)}"  # made again where pytest-xdist moves tests
     shared_broker.fill(topic, [3, 0, 4])
     return KafkaStream(topic, servers=shared_broker.address, decode=value if request.param == "decoded" else None)
 
