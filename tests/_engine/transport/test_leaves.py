@@ -18,6 +18,7 @@ import pytest
 
 from stoker._engine.transport import leaves
 from stoker._engine.transport.leaves import Leaf
+from stoker._engine.transport.reader import array_or_tensor
 from stoker.collate import TensorLeaf
 from stoker.collate._compiled.collate_plan import RunTexts
 from tests.ownership import moved, named_like
@@ -146,6 +147,15 @@ def test_a_small_array_arrives_as_it_was(sent: Any, smallest: int) -> None:
         assert got.flags.c_contiguous or not sent.flags.c_contiguous
         assert got.tolist() == sent.tolist() and got.flags.writeable and not np.shares_memory(got, sent)
         assert (got.dtype.metadata or {}) == (sent.dtype.metadata or {})
+
+
+@pytest.mark.parametrize("dtype", ["O", np.dtype([("a", "O")])], ids=str)
+def test_no_array_over_memory_holds_addresses(dtype: Any) -> None:
+    small = b"S" + pickle.dumps(("leaf", [(False, dtype, (1,), bytearray(8))]), 5)
+    with pytest.raises(pickle.UnpicklingError, match="addresses"):
+        leaves.loads(small, ())
+    with pytest.raises(pickle.UnpicklingError, match="addresses"):
+        array_or_tensor(Leaf(0, 8, False, dtype, (1,), None, False), bytearray(8))
 
 
 @pytest.mark.parametrize("make", FLAT.values(), ids=FLAT)
