@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import stoker
 from stoker._core.native import seeding
+from stoker.loader._job.map_fetcher import MapFetcher
 from stoker.loader._random import sample_seeding
 
 torch = pytest.importorskip("torch")
@@ -414,3 +415,44 @@ def test_state_behind_a_sample_that_leaves_the_program(monkeypatch: pytest.Monke
     again = stoker.DataLoader(Drawing({}, 0), batch_size=8, seed=1)
     again.load_state_dict(loader.state_dict())
     assert next(iter(again)).tolist() == next(iterator).tolist()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["one by one", "at once"])
+def test_an_interrupt_behind_an_error_leaves_no_samples_for_later(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is made of the samples that are fetched, and each sample is asked for once."""
+    look_at_few(monkeypatch)
+    asked: list[int] = []
+
+    class Once:
+        def __len__(self) -> int:
+            return 200
+
+        def __getitem__(self, index: int) -> float:
+            asked.append(index)
+            if index == 101 and asked.count(index) == 1:
+                raise ValueError("only once")
+            return float(index) if index < 160 else index  # the later batches need the long path
+
+    class AtOnce(Once):
+        def __getitems__(self, indices: list[int]) -> list[float]:
+            return [self[index] for index in indices]
+
+    def interrupted(has_fetched: Any) -> Any:
+        def fetched(source: MapFetcher, *arguments: Any) -> None:
+            has_fetched(source, *arguments)
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        return fetched
+
+    iterator = iter(stoker.DataLoader(AtOnce() if whole else Once(), batch_size=4))
+    outcomes: list[Any] = [next(iterator).tolist() for _ in range(25)]
+    name = "has_fetched_all" if whole else "has_fetched"
+    monkeypatch.setattr(MapFetcher, name, interrupted(getattr(MapFetcher, name)))
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    with pytest.raises(ValueError, match="only once"):
+        next(iterator)
+    outcomes += [batch.tolist() for batch in iterator]
+    assert outcomes == [[*range(first, first + 4)] for first in range(0, 200, 4) if first != 100]
+    assert sorted(asked) == [index for index in range(200) if index < 102 or index > 103]

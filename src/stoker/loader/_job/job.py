@@ -342,7 +342,7 @@ class LoaderJob:
         @harmless
         def make(indices: list[Any]) -> Any:
             nonlocal pending, count
-            if len(active) > known or rng.streams:
+            if len(active) > known or rng.streams or source.is_ahead:  # ahead: an interrupt has ended the last call
                 return NOT_PLAIN
             outside, rng.key, rng.find_position = current.rng, key, begin_rng
             pending, count = iter(indices), len(indices)
@@ -401,6 +401,8 @@ class LoaderJob:
 
         @harmless
         def make(indices: list[Any]) -> Any:
+            if source.is_ahead:
+                return NOT_PLAIN
             outside, current.rng = current.rng, rng
             mark[ACTIVITY] = Activity.WHOLE
             try:

@@ -140,6 +140,11 @@ class MapFetcher:
         """Returns whether the first error of a unit is raised."""
         return not (self._error_policy.is_lenient or self._error_policy.knows_any)
 
+    @property
+    def is_ahead(self) -> bool:
+        """Returns whether samples of the next unit are fetched already."""
+        return bool(self._at_hand or self._whole)
+
     def has_fetched(self, samples: list[Any], error: BaseException | None = None) -> None:
         """Takes the first samples of the next unit, already fetched, and the error of the one behind them."""
         self._at_hand = deque(samples if error is None else [*samples, Raised(error)])

@@ -16,7 +16,7 @@ from stoker.loader._random.sample_seeding import Seeding
 Method = Literal["serial", "thread", "process"]
 
 TRIES = 32
-"""Batches at the start of an epoch after each of which the loader, or a thread, tries to switch to the short path, and
+"""Batches at the start of an epoch after each of which the loader, or a worker, tries to switch to the short path, and
 distance of the later ones after which it tries again."""
 
 SMALL_BATCH = 2**20
