@@ -418,7 +418,7 @@ def test_state_behind_a_sample_that_leaves_the_program(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["one by one", "at once"])
-def test_an_interrupt_behind_an_error_leaves_no_samples_for_later(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_behind_an_error_leaves_no_samples(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch is made of the samples that are fetched, and each sample is asked for once."""
     look_at_few(monkeypatch)
     asked: list[int] = []

@@ -21,7 +21,7 @@ import numpy as np
 
 from stoker import errors
 from stoker._core.protocol import is_ours
-from stoker._engine.transport.owned import AnyDtype, Array, Owned, tensor_over
+from stoker._engine.transport.owned import AnyDtype, Array, Owned, array_over, tensor_over
 
 if TYPE_CHECKING:
     import torch
@@ -237,18 +237,6 @@ def _of_small(is_tensor: bool, dtype: str, shape: tuple[int, ...], data: bytearr
     """Returns the leaf that `_small` described."""
     array = array_over(shape, dtype, data)
     return _small_tensor(array) if is_tensor else array
-
-
-def array_over(shape: tuple[int, ...], dtype: Dtype, memory: Opaque, offset: int = 0) -> Array:
-    """Returns an array over memory that a worker has written.
-
-    Raises:
-        UnpicklingError: its values would be addresses of objects, which are never sent so. A worker on another machine
-            could name any address.
-    """
-    if np.dtype(dtype).hasobject:
-        raise pickle.UnpicklingError(f"a worker sent memory as an array of {dtype}, whose values are addresses")
-    return np.ndarray(shape, dtype, memory, offset)  # type: ignore[arg-type] # takes any buffer
 
 
 def _is_plain(kind: type) -> bool:

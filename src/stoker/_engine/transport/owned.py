@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -66,6 +67,18 @@ class Owned(Array):
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if hasattr(self, "_weak") and not is_finalizing():
             self.look_again()
+
+
+def array_over(shape: tuple[int, ...], dtype: str | AnyDtype, memory: object, offset: int = 0) -> Array:
+    """Returns an array over memory that a worker has written.
+
+    Raises:
+        UnpicklingError: its values would be addresses of objects, which are never sent so. A worker on another machine
+            could name any address.
+    """
+    if np.dtype(dtype).hasobject:
+        raise pickle.UnpicklingError(f"a worker sent memory as an array of {dtype}, whose values are addresses")
+    return np.ndarray(shape, dtype, memory, offset)  # type: ignore[arg-type] # takes any buffer
 
 
 def tensor_over(array: Owned) -> torch.Tensor:

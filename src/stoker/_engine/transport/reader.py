@@ -419,13 +419,13 @@ def _copied(leaf: Leaf, memory: bytearray) -> Array | torch.Tensor:
 def array_or_tensor(leaf: Leaf, memory: bytearray) -> Array | torch.Tensor:
     """Returns the leaf's values over this memory: an array if NumPy has the dtype, also of a tensor."""
     dtype = _IN_NUMPY.get(str(leaf.dtype)) if leaf.tensor else leaf.dtype
-    return _copied(leaf, memory) if dtype is None else leaves.array_over(leaf.shape, dtype, memory)
+    return _copied(leaf, memory) if dtype is None else owned.array_over(leaf.shape, dtype, memory)
 
 
 def _built(leaf: Leaf, buffer: Exporter | bytearray, offset: int) -> Array | torch.Tensor:
     """Returns the array or tensor over this buffer, beginning at `offset`."""
     if not leaf.tensor:
-        return leaves.array_over(leaf.shape, leaf.dtype, buffer, offset)
+        return owned.array_over(leaf.shape, leaf.dtype, buffer, offset)
     import torch
 
     if leaf.strides is None and (dtype := _IN_NUMPY.get(str(leaf.dtype))) is not None:  # takes half the time
