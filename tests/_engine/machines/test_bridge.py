@@ -22,9 +22,11 @@ from stoker._engine.messages import (
     Activities,
     Broken,
     Greeting,
+    InspectRemote,
     Message,
     RemoteDrains,
     RemoteExited,
+    RemoteInspected,
     RemoteStarted,
     RemoteStartFailed,
     StartRemote,
@@ -51,7 +53,7 @@ class Played:
         self._heard: list[Message] = []
         self.agents: list[Agent] = []
         self.bridge.use(self)
-        self._thread = threading.Thread(target=self.bridge.run)
+        self._thread = threading.Thread(target=self.bridge.run, daemon=True)
         self._thread.start()
 
     def place(self, order: AgentOrder) -> None:
@@ -321,16 +323,65 @@ def test_process_that_does_not_start_is_no_missing_room() -> None:
     played.close_all()
 
 
-def test_host_that_is_cut_off_is_no_missing_room() -> None:
+def cut_off() -> Played:
+    """A cluster that places actors on a host from which nothing comes."""
     played = Played(start_timeout=0.0)
 
     def explain() -> None:
-        played.report(Shortage("CPU: 1 each, 0 free of 1", placed={played.orders[0].token: "10.0.0.2"}))
+        placed = {order.token: "10.0.0.2" for order in played.orders}
+        played.report(Shortage("CPU: 1 each, 0 free of 1", placed=placed))
 
     played.explain = explain  # type: ignore[method-assign]
     played.start(0)
+    failed = played.hears(RemoteStartFailed)
+    silent = "placed it on the host at 10.0.0.2, from which nothing has come after 0 s"
+    assert isinstance(failed, RemoteStartFailed) and silent in failed.why and "no room" not in failed.why
+    return played
+
+
+def test_host_that_is_cut_off_is_tried_twice() -> None:
+    played = cut_off()
     text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
-    assert "no room" not in text and "placed it on the host at 10.0.0.2, from which nothing has come after 0 s" in text
+    assert "from which nothing has come" in text and len(played.orders) == 2
+    assert played.ended == [played.orders[0].token] and not played._heard
+    played.close_all()
+
+
+def test_worker_comes_from_a_host_that_was_cut_off() -> None:
+    played = cut_off()
+    played.await_(lambda: len(played.orders) == 2)
+    agent = Agent(played, played.orders[1])
+    agent.data.send(Unpickled(0.1, 0, 0))
+    played.zygote.send(StartRemote(0))
+    played.hears(RemoteStarted)
+    played.close_all()
+
+
+def test_ray_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridges, "SILENT", 0.0)
+    played = Played(start_timeout=0.0)
+    played.explain = lambda: None  # type: ignore[method-assign]
+    played.start(0)
+    text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+    assert "Ray has not said for 0 s what becomes of it: either its head node is lost" in text
+    played.close_all()
+
+
+@pytest.mark.parametrize("local", [0, 1])
+def test_worker_that_unpickles_long_shows_its_stack(local: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridges, "OPENED", 0.0)
+    played = Played(local, start_timeout=0.0)
+    played.explain = lambda: None  # type: ignore[method-assign]
+    agent = Agent(played, played.start(0))
+    played.await_(lambda: InspectRemote(0, 0) in agent.control.receive())
+    agent.control.send(RemoteInspected(0, 0, "in import_torch", 0, 0))
+    if local:
+        failed = played.hears(RemoteStartFailed)
+        assert isinstance(failed, RemoteStartFailed)
+        text = failed.why
+    else:
+        text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+    assert "(pid 7 on host b (10.0.0.2)) has not unpickled the dataset" in text and "in import_torch" in text
     played.close_all()
 
 

@@ -55,6 +55,7 @@ from stoker._engine.messages import (
 )
 from stoker._engine.process import linux
 from stoker._engine.process.channel import Channel
+from stoker._engine.process.deadlines import OPENED
 from stoker._engine.process.worker import dumps
 from stoker._engine.serialize.payload import Payload
 from stoker._engine.transport.segments import ArenaFiles, Mapping
@@ -144,6 +145,8 @@ class Bridge:
         self._selector = selectors.DefaultSelector()
         self._full: set[int] = set()
         self._sent_to: set[Remote] = set()  # and not all of it has left, for all that is known
+        self._replaced: set[int] = set()  # workers that are placed again, because nothing came from their host
+        self._asked_at = math.inf  # time of the first question to Ray that is not answered
         self._pulse_at = self._look_at = 0.0
         self._connects_by = time.monotonic() + settings.options.start_timeout + CONNECTING
 
@@ -234,7 +237,7 @@ class Bridge:
             if number not in self._again:
                 self._begin(number, time.monotonic() + self._settings.options.start_timeout)
         else:
-            remote.is_wanted, remote.until = True, time.monotonic() + ASKED_AGAIN
+            remote.is_wanted, remote.until = True, max(remote.until, time.monotonic() + ASKED_AGAIN)
             self._tell_started(remote)
 
     def _begin(self, number: int, until: float) -> None:
@@ -258,6 +261,7 @@ class Bridge:
     def _tell_started(self, remote: Remote) -> None:
         if remote.is_wanted and remote.is_ready:
             remote.is_wanted, self._ever = False, True
+            self._replaced.discard(remote.number)
             self._zygote.send(RemoteStarted(remote.number, remote.name))
 
     def _memory(self, number: int, offset: int, capacity: int, size: int) -> memoryview:
@@ -337,9 +341,15 @@ class Bridge:
             self._begin(remote.number, time.monotonic() + self._settings.options.start_timeout)
 
     def _lacks_place(self, shortage: Shortage) -> None:
-        now = time.monotonic()
-        late = [remote for remote in self._remotes.values() if remote.is_wanted and now >= remote.until]
-        if late and not self._settings.local and not any(remote.is_ready for remote in self._remotes.values()):
+        now, self._asked_at = time.monotonic(), math.inf
+        late = [
+            each for each in self._remotes.values() if each.control is None and each.is_wanted and now >= each.until
+        ]
+        for remote in late:
+            if shortage.placed.get(remote.token) and remote.number not in self._replaced:
+                self._replace(remote, self._lack(remote, shortage))
+        late = [remote for remote in late if self._has(remote)]
+        if late and not self._settings.local and all(remote.control is None for remote in self._remotes.values()):
             why, number = self._lack(late[0], shortage), self._settings.options.num_workers
             self._end_run(f"none of the {number} remote workers could be started: {why}.")
             return
@@ -347,10 +357,46 @@ class Bridge:
             remote.is_wanted = False
             self._zygote.send(RemoteStartFailed(remote.number, self._lack(remote, shortage)))
 
+    def _replace(self, remote: Remote, why: str) -> None:
+        """Places a worker again, once, from whose host nothing has come: Ray gives up only after minutes a call that a
+        broken link has lost. The user is told of the first.
+        """
+        if not self._replaced:
+            self._zygote.send(RemoteStartFailed(remote.number, why))
+        self._replaced.add(remote.number)
+        self._remove(remote)
+        self._again[remote.number] = (now := time.monotonic()), now + self._settings.options.start_timeout
+
+    def _unpickles_long(self, remote: Remote, now: float) -> None:
+        """Reports a worker that is there and has not unpickled the dataset in time, and what it does."""
+        options = self._settings.options
+        has_others = self._settings.local or any(other.is_ready for other in self._remotes.values())
+        if not has_others and now < remote.came + max(OPENED, options.start_timeout):
+            return
+        if remote.stack is None:
+            remote.stack, remote.until = "", now + TRIED_AGAIN
+            self._send(remote, InspectRemote(remote.number, 0))
+            return
+        remote.is_wanted = False
+        why = (
+            f"it (pid {remote.name}) has not unpickled the dataset {now - remote.came:.0f} s after its start. Its "
+            "stack shows what it does: put modules and files on a faster disk there, or raise start_timeout "
+            f"(stoker.Ray).\n{remote.stack}"
+        )
+        if has_others:
+            self._zygote.send(RemoteStartFailed(remote.number, why))
+        else:
+            self._end_run(f"worker {remote.number} could not be started: {why}")
+
     def _lack(self, remote: Remote, shortage: Shortage) -> str:
         """Returns why a worker has not started in time, in words."""
         slow = "to start a process: raise start_timeout, and see Ray's logs there (/tmp/ray/session_latest/logs)"
         lacks, advice = "has no room for it", "Ask for fewer workers or less for each (stoker.Ray), or add machines"
+        if not shortage.text:
+            return (
+                f"Ray has not said for {SILENT:g} s what becomes of it: either its head node is lost, or the network "
+                "to it is broken. If so, load the last state in another cluster"
+            )
         if host := shortage.placed.get(remote.token):
             lacks = f"has placed it on the host at {host}, from which nothing has come"
             advice = f"Either the network between that host and this one is broken, or the host is too busy {slow}"
@@ -386,6 +432,8 @@ class Bridge:
 
     def _admit(self, remote: Remote, is_control: bool, connection: socket.socket) -> None:
         remote.connected(is_control, connection)
+        if is_control:
+            remote.until = remote.came + self._settings.options.start_timeout
         read = self._read_control if is_control else self._read_batches
         self._watch(connection.fileno(), lambda: read(remote))
 
@@ -489,9 +537,15 @@ class Bridge:
                 remote.ends_by = None  # its socket has ended, and it has not: user code has closed it
                 self._send(remote, EndRemote(remote.number))
             elif remote.is_wanted and not remote.is_ready and now >= remote.until:
+                if remote.control is not None:
+                    self._unpickles_long(remote, now)
                 asks = asks or remote.control is None
         if asks and self._launcher is not None and self._address is not None:
-            self._launcher.explain()
+            if self._asked_at == math.inf:
+                self._asked_at = now
+                self._launcher.explain()
+            elif now - self._asked_at > SILENT:  # its own calls have no limit
+                self._lacks_place(Shortage(""))
         if now >= self._pulse_at:
             self._pulse_at = now + PULSES
             for remote in self._remotes.values():

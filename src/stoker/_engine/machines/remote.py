@@ -96,7 +96,7 @@ class Remote:
         data: its own.
         name: its process and host, in words.
         node: the scheduler's name of its machine.
-        heard: time of its latest sign of life.
+        heard, came: times of its latest sign of life, and of its agent's first.
         beats: whether its agent gives such signs: not while it copies the dataset.
         mark: its place and activity then.
         begun, until: times at which it was placed, and at which it should have started.
@@ -104,6 +104,7 @@ class Remote:
         is_wanted: whether the zygote waits for it to start.
         is_ready: whether it has unpickled the job.
         is_broken: whether it cannot: the run ends.
+        stack: of its threads, once it takes long to unpickle the job; None before it is asked.
         exit: how it ended, once that is known.
         ends_by: time at which it should have ended, since its connection has.
     """
@@ -120,10 +121,11 @@ class Remote:
         self.data: BatchLink | None = None
         self.name = self.node = ""
         self.drains = self.beats = False
-        self.heard = 0.0
+        self.heard = self.came = 0.0
         self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
         self.begun = self.until = 0.0
         self.is_wanted = self.is_ready = self.is_broken = False
+        self.stack: str | None = None
         self.exit: RemoteExited | None = None
         self.ends_by: float | None = None
         self._zygote = zygote
@@ -138,7 +140,8 @@ class Remote:
     def connected(self, is_control: bool, connection: socket.socket) -> None:
         """Takes a connection that has shown the token."""
         if is_control:
-            self.control, self.heard = Channel(connection, MESSAGES.loads), time.monotonic()
+            self.control = Channel(connection, MESSAGES.loads)
+            self.heard = self.came = time.monotonic()
         else:
             self.data = BatchLink(connection)
 
@@ -171,6 +174,8 @@ class Remote:
                         self.mark = message.place, message.activity
                     if self.is_ready and not self.is_wanted:
                         self._tell(message)
+                case RemoteInspected(question=0):  # the bridge's own
+                    self.stack = message.stack
                 case RemoteInspected() | PoolUse():
                     self._tell(message)
                 case RemoteExited():

@@ -27,8 +27,8 @@ from stoker._engine.transport.arena import Arena, Slot
 from stoker._engine.transport.segments import ArenaFiles
 
 ELSEWHERE = (
-    "The worker runs on another host (remote=), which has its own files and modules: put data where all hosts read it "
-    "under the same path (a network file system, object storage), and send modules with "
+    "The worker runs on another host (remote=), which has its own files and packages: put data where all hosts read it "
+    "under the same path (a network file system, object storage), install packages there, and send modules with "
     'remote=stoker.Ray(runtime_env={"working_dir": "."}).'
 )
 
