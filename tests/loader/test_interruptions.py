@@ -220,7 +220,7 @@ class Standing(stoker.IterableDataset[Any]):
             self.at += 1
             yield self.at
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         return once({"at": self.at})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -232,7 +232,7 @@ class Standing(stoker.IterableDataset[Any]):
 def test_what_a_handler_raises_beside_samples_reaches_the_loop(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.default_collate_fn_map, Item, lambda batch, **_: once(len(batch)))
     calls.clear()
-    loader = stoker.DataLoader(dataset(), batch_size=2, output="numpy")
+    loader: stoker.DataLoader[Any] = stoker.DataLoader(dataset(), batch_size=2, output="numpy")
     with pytest.raises(Watchdog):
         for _ in loader:
             if dataset is Standing:

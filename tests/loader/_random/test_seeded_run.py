@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -285,7 +285,8 @@ class Lock:
     """NumPy's: says what the generator's words were when it was taken, and when it was released."""
 
     def __init__(self, generator: np.random.RandomState) -> None:
-        self.generator, self.words = generator, list[Any]()
+        self.generator: Any = generator
+        self.words: list[bytes] = []
         self.raises = 0
 
     def acquire(self) -> None:
@@ -302,7 +303,7 @@ class Lock:
 def test_words_of_numpy_are_written_under_its_lock() -> None:
     """A thread that draws an array holds that, and not the interpreter's: it would read behind words that change."""
     generator = np.random.RandomState(1)
-    lock, stream = Lock(generator), LegacyState(generator)
+    lock, stream = Lock(generator), cast("Any", LegacyState(generator))
     stream._lock, stream._held = lock, (lock.acquire, lock.release)
     run = SeededRun.of([stream], [])
     lent = Lent([(stream, LegacyState(np.random.RandomState(2)).state())], [])
@@ -324,7 +325,7 @@ def test_words_of_numpy_are_written_under_its_lock() -> None:
 @needs_it
 def test_interrupted_wait_for_the_lock_of_numpy() -> None:
     generator = np.random.RandomState(1)
-    lock, stream = Lock(generator), LegacyState(generator)
+    lock, stream = Lock(generator), cast("Any", LegacyState(generator))
     stream._held = lock.acquire, lock.release
     lent = Lent([(stream, LegacyState(np.random.RandomState(2)).state())], [])
     loops = stream.state()
