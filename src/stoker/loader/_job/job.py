@@ -231,7 +231,7 @@ class LoaderJob:
         made_rows: Sequence[MadeRows],
     ) -> Any:
         outside = current.rng
-        self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
+        self._failed, self._samples = None, len(work.indices) if self._has_list else 1
         self._rows_at = None
         self._error_policy.unit = work
         if known or self._error_policy.is_touched:
@@ -478,7 +478,8 @@ class LoaderJob:
         """Returns the state of the stream now, if it stands where it said `since`; else None."""
         return None if self._stream is None else self._stream.asked(since)
 
-    def _has_list(self, work: Work) -> bool:
+    @property
+    def _has_list(self) -> bool:
         return self._settings.batched and not self._settings.iterable
 
     def _begin(self, work: Work) -> SampleSeeding:
@@ -499,7 +500,7 @@ class LoaderJob:
         current.rng = self._rng
         if self._init_error is not None:
             raise self._init_error
-        if begins and self._has_list(work):
+        if begins and self._has_list:
             source = gatherer(self._dataset)
             if source is not None:
                 self._gathered = collate.gathering(self._collate_fn, self._dataset, source)
