@@ -90,7 +90,7 @@ class _Processes:
 
 def _serve(contents: Contents, order: AgentOrder) -> None:
     os.setpgid(0, 0)  # agent and worker are one host, to be stopped and killed together
-    Agent().serve(contents, order)
+    Agent().serve([contents], order)
 
 
 def hosts(bridge: int) -> list[int]:

@@ -198,15 +198,21 @@ def test_silent_host_is_lost(played: Played, monkeypatch: pytest.MonkeyPatch) ->
     assert played.hears(RemoteExited) == RemoteExited(0, None, 0, 1, "", True)
 
 
-def test_host_that_copies_the_dataset_is_silent_for_longer(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = Agent(played, played.start(0))
+def test_host_that_falls_silent_before_its_worker_began(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    Agent(played, played.start(0))
     played.await_(lambda: played.bridge._remotes[0].name)
     monkeypatch.setattr(bridges, "SILENT", 0.0)
-    ready(played, 1)
-    played.hears(RemoteExited)  # of the second, which has its dataset
-    assert played.bridge._remotes[0].name
-    agent.control.send(Activities(0, 0, 1, 0))
     assert played.hears(RemoteStartFailed) == RemoteStartFailed(0, "its host is lost (7 on host b (10.0.0.2))")
+
+
+def test_host_without_the_dataset_says_why(played: Played) -> None:
+    agent = Agent(played, played.start(0))
+    played.await_(lambda: played.bridge._remotes[0].name)
+    agent.close()
+    played.await_(lambda: played.bridge._remotes[0].control.ended)  # type: ignore[union-attr]
+    played.report(Ended(played.orders[0].token, "MemoryLimitError: too large"))
+    text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+    assert "worker 0 could not be started by Ray: MemoryLimitError: too large" in text
 
 
 def test_host_that_is_lost_before_its_worker_began_is_replaced(played: Played) -> None:
@@ -364,6 +370,15 @@ def test_ray_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     played.start(0)
     text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
     assert "Ray has not said for 0 s what becomes of it: either its head node is lost" in text
+    played.close_all()
+
+
+def test_dataset_that_is_on_its_way_is_named() -> None:
+    played = Played(local=1, start_timeout=0.0)
+    played.explain = lambda: None  # type: ignore[method-assign]
+    Agent(played, played.start(0))
+    failed = played.hears(RemoteStartFailed)
+    assert isinstance(failed, RemoteStartFailed) and "The dataset is still on its way to that host" in failed.why
     played.close_all()
 
 

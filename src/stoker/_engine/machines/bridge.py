@@ -378,11 +378,12 @@ class Bridge:
             self._send(remote, InspectRemote(remote.number, 0))
             return
         remote.is_wanted = False
-        why = (
-            f"it (pid {remote.name}) has not unpickled the dataset {now - remote.came:.0f} s after its start. Its "
-            "stack shows what it does: put modules and files on a faster disk there, or raise start_timeout "
-            f"(stoker.Ray).\n{remote.stack}"
-        )
+        why = f"it (pid {remote.name}) has not unpickled the dataset {now - remote.came:.0f} s after its start. "
+        if remote.stack:
+            why += "Its stack shows what it does: put modules and files on a faster disk there"
+        else:
+            why += "The dataset is still on its way to that host: keep large data in files there"
+        why += f", or raise start_timeout (stoker.Ray).\n{remote.stack}"
         if has_others:
             self._zygote.send(RemoteStartFailed(remote.number, why))
         else:
@@ -453,7 +454,8 @@ class Bridge:
         if remote.control.ended:
             self._forget(remote.control.fileno())
             if remote.exit is None:
-                self._lost(remote)
+                if remote.is_ready:  # otherwise Ray says why, or it is silent
+                    self._lost(remote)
                 return
         self._conclude(remote)
 
@@ -530,8 +532,7 @@ class Bridge:
                 self._begin(number, until)
         asks = False
         for remote in [*self._remotes.values()]:
-            patience = SILENT if remote.is_ready or remote.beats else max(SILENT, self._settings.options.start_timeout)
-            if remote.control is not None and now - remote.heard > patience:
+            if remote.control is not None and now - remote.heard > SILENT:
                 self._lost(remote)
             elif remote.ends_by is not None and now > remote.ends_by and remote.control is not None:
                 remote.ends_by = None  # its socket has ended, and it has not: user code has closed it

@@ -221,12 +221,11 @@ class Placement(threading.Thread):
                 **({"max_concurrency": CALLS} if order.by_ray else {}),
             )
             actor = placed.remote()
-            if order.pool is None:
-                self._actors[order.token] = actor, actor.serve.remote(reference, order)
-            else:  # it fetches what the reference names where it has no other
-                serve = actor.serve.options(concurrency_group=SERVING)
-                self._actors[order.token] = actor, serve.remote([reference], order)
+            serve = actor.serve
+            if order.pool is not None:
+                serve = serve.options(concurrency_group=SERVING)
                 self._there[order.token] = actor.__ray_ready__.remote()
+            self._actors[order.token] = actor, serve.remote([reference], order)  # the agent itself fetches the parts
             if order.by_ray:
                 Tunnel(self._ray, actor, order.bridge[1])
         elif isinstance(order, bytes):

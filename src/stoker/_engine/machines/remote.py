@@ -97,7 +97,6 @@ class Remote:
         name: its process and host, in words.
         node: the scheduler's name of its machine.
         heard, came: times of its latest sign of life, and of its agent's first.
-        beats: whether its agent gives such signs: not while it copies the dataset.
         mark: its place and activity then.
         begun, until: times at which it was placed, and at which it should have started.
         drains: whether the zygote knows that its machine is to be taken away.
@@ -120,7 +119,7 @@ class Remote:
         self.control: Channel[FromAgent] | None = None
         self.data: BatchLink | None = None
         self.name = self.node = ""
-        self.drains = self.beats = False
+        self.drains = False
         self.heard = self.came = 0.0
         self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
         self.begun = self.until = 0.0
@@ -167,7 +166,6 @@ class Remote:
                     greeting, self.node = message, message.node
                     self.name = f"{message.pid} on host {message.host} ({message.address})"
                 case Activities():
-                    self.beats = True
                     if message.clock is not None:
                         self._offset = min(self._offset, time.perf_counter() - message.clock)
                     if (message.place, message.activity) != self.mark:
@@ -203,8 +201,8 @@ class Remote:
         assert self.data is not None
         while True:
             message = self.data.next()
+            self.heard = max(self.heard, self.data.heard)
             if message is not None:
-                self.heard = time.monotonic()
                 self._take(message)
             elif self.data.waits is None or self._asks or not self._find_memory(self.data.waits):
                 return
