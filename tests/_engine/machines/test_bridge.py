@@ -12,12 +12,13 @@ from importlib import metadata
 
 import pytest
 
-from stoker._engine.machines import bridge as bridges
+from stoker._engine.machines import starts
 from stoker._engine.machines.agent import CONTROL, DATA, AgentOrder, versions
-from stoker._engine.machines.bridge import Bridge, BridgeSettings
+from stoker._engine.machines.bridge import Bridge
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.placement import Connected, Draining, Ended, Report, Shortage, Unreachable
 from stoker._engine.machines.pool.pool_parts import PoolOrder, PoolParts
+from stoker._engine.machines.starts import BridgeSettings
 from stoker._engine.messages import (
     Activities,
     Broken,
@@ -194,14 +195,14 @@ def test_message_that_no_worker_sends_names_its_worker(played: Played, sent: byt
 
 def test_silent_host_is_lost(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     ready(played)
-    monkeypatch.setattr(bridges, "SILENT", 0.0)
+    monkeypatch.setattr(starts, "SILENT", 0.0)
     assert played.hears(RemoteExited) == RemoteExited(0, None, 0, 1, "", True)
 
 
 def test_host_that_falls_silent_before_its_worker_began(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     Agent(played, played.start(0))
     played.await_(lambda: played.bridge._remotes[0].name)
-    monkeypatch.setattr(bridges, "SILENT", 0.0)
+    monkeypatch.setattr(starts, "SILENT", 0.0)
     assert played.hears(RemoteStartFailed) == RemoteStartFailed(0, "its host is lost (7 on host b (10.0.0.2))")
 
 
@@ -364,7 +365,7 @@ def test_worker_comes_from_a_host_that_was_cut_off() -> None:
 
 
 def test_ray_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridges, "SILENT", 0.0)
+    monkeypatch.setattr(starts, "SILENT", 0.0)
     played = Played(start_timeout=0.0)
     played.explain = lambda: None  # type: ignore[method-assign]
     played.start(0)
@@ -384,7 +385,7 @@ def test_dataset_that_is_on_its_way_is_named() -> None:
 
 @pytest.mark.parametrize("local", [0, 1])
 def test_worker_that_unpickles_long_shows_its_stack(local: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridges, "OPENED", 0.0)
+    monkeypatch.setattr(starts, "OPENED", 0.0)
     played = Played(local, start_timeout=0.0)
     played.explain = lambda: None  # type: ignore[method-assign]
     agent = Agent(played, played.start(0))
