@@ -263,6 +263,16 @@ def test_drained_machine_is_told_once(played: Played) -> None:
     assert not [message for message in played._heard if isinstance(message, RemoteDrains)]
 
 
+def test_machine_that_is_drained_while_its_worker_starts(played: Played) -> None:
+    agent = Agent(played, played.start(0))
+    played.await_(lambda: played.bridge._remotes[0].name)
+    played.report(Draining(frozenset({"n"})))
+    ready(played, 1)
+    assert isinstance(drains := played.hears(RemoteDrains), RemoteDrains) and drains.worker == 1
+    agent.data.send(Unpickled(0.1, 0, 0))
+    assert isinstance(drains := played.hears(RemoteDrains), RemoteDrains) and drains.worker == 0
+
+
 def test_worker_of_a_drained_machine_moves_within_its_pool() -> None:
     played = Played(pool=PoolOrder("p", "", False, PoolParts("digest", "label", b"", ())))
     agent = ready(played)

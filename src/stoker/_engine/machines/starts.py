@@ -122,6 +122,7 @@ class Starts:
         self._again: dict[int, tuple[float, float]] = {}  # worker → when it is placed again, and when that is too late
         self._copy = secrets.token_hex()  # names the parts towards agents
         self._by_ray: set[int] = set()  # workers that no connection reaches
+        self._draining = frozenset[str]()  # machines that are to be taken away
         self._moves: dict[int, int] = {}  # worker → how often its machine was to be taken away
         self._replaced: set[int] = set()  # workers that are placed again, because nothing came from their host
         self._asked_at = math.inf  # time of the first question to Ray that is not answered
@@ -164,6 +165,7 @@ class Starts:
             remote.is_wanted, self._ever = False, True
             self._replaced.discard(remote.number)
             self._zygote.send(RemoteStarted(remote.number, remote.name))
+            self._tell_drained(remote)
 
     def hear(self, report: Report) -> None:
         """The scheduler has reported something."""
@@ -176,7 +178,9 @@ class Starts:
             case Unreachable():
                 self._unreachable(report.why)
             case Draining():
-                self._drains(report.nodes)
+                self._draining = report.nodes
+                for remote in self.remotes.values():
+                    self._tell_drained(remote)
             case StoreUse():
                 self._zygote.send(report)
             case Shortage():
@@ -189,13 +193,12 @@ class Starts:
         address = self._settings.options.address
         self.end_run(f"the Ray cluster at address={address!r} cannot be used: {why.rstrip('. ')}. {advice}")
 
-    def _drains(self, nodes: frozenset[str]) -> None:
-        for remote in self.remotes.values():
-            if remote.node in nodes and remote.is_ready and not (remote.is_wanted or remote.drains):
-                remote.drains = True
-                self._moves[remote.number] = self._moves.get(remote.number, 0) + 1
-                why = "its machine is to be taken away, and gets no new batch"
-                self._zygote.send(RemoteDrains(remote.number, why))
+    def _tell_drained(self, remote: Remote) -> None:
+        if remote.node in self._draining and remote.is_ready and not (remote.is_wanted or remote.drains):
+            remote.drains = True
+            self._moves[remote.number] = self._moves.get(remote.number, 0) + 1
+            why = "its machine is to be taken away, and gets no new batch"
+            self._zygote.send(RemoteDrains(remote.number, why))
 
     def _has_no_actor(self, report: Ended) -> None:
         remote = self.by_token.get(report.token)
