@@ -16,7 +16,7 @@ from stoker._engine.machines import starts
 from stoker._engine.machines.agent import CONTROL, DATA, AgentOrder, versions
 from stoker._engine.machines.bridge import Bridge
 from stoker._engine.machines.cluster import Ray
-from stoker._engine.machines.placement import Connected, Draining, Ended, Report, Shortage, Unreachable
+from stoker._engine.machines.placement import Connected, Draining, Ended, Reached, Report, Shortage, Unreachable
 from stoker._engine.machines.pool.pool_parts import PoolOrder, PoolParts
 from stoker._engine.machines.starts import BridgeSettings
 from stoker._engine.messages import (
@@ -232,6 +232,41 @@ def test_host_that_is_lost_too_often_does_not_end_the_run() -> None:
     played.report(Ended(played.start(0).token, "its node has died", again=True))
     failed = played.hears(RemoteStartFailed)
     assert isinstance(failed, RemoteStartFailed) and failed.why == "its node has died"
+    played.close_all()
+
+
+def test_missing_room_waits_for_workers_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts, "ASKED_AGAIN", 0.0)
+    played = Played(start_timeout=0.0)
+    explained = threading.Semaphore(0)
+
+    def explain() -> None:
+        played.report(Shortage("0 free"))
+        explained.release()
+
+    played.explain = explain  # type: ignore[method-assign]
+    agent = Agent(played, played.start(0))
+    played.await_(lambda: played.bridge._remotes[0].name)
+    played.start(1)
+    for _ in range(3):
+        assert explained.acquire(timeout=SECONDS)
+    assert not played.zygote.receive()
+    agent.data.send(Unpickled(0.1, 0, 0))
+    played.hears(RemoteStarted)
+    failed = played.hears(RemoteStartFailed)
+    assert isinstance(failed, RemoteStartFailed) and failed.worker == 1
+    played.close_all()
+
+
+def test_dataset_that_goes_to_disk_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts, "CONNECTING", 0.05)
+    played = Played(start_timeout=0.0)
+    assert "has not answered" in pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+    played.close_all()
+    monkeypatch.setattr(starts, "CONNECTING", 1.0)
+    played = Played(start_timeout=0.0)
+    played.report(Reached())
+    played.await_(lambda: played.bridge._starts._connects_by > 1e12)
     played.close_all()
 
 

@@ -20,6 +20,7 @@ from stoker._engine.machines.placement import (
     Draining,
     Ended,
     Launcher,
+    Reached,
     Report,
     Shortage,
     Unreachable,
@@ -170,6 +171,8 @@ class Starts:
     def hear(self, report: Report) -> None:
         """The scheduler has reported something."""
         match report:
+            case Reached():
+                self._connects_by = math.inf
             case Connected():
                 self._address = report.address
                 for remote in self.remotes.values():
@@ -236,11 +239,15 @@ class Starts:
     def _lacks_place(self, shortage: Shortage) -> None:
         now, self._asked_at = time.monotonic(), math.inf
         late = [each for each in self.remotes.values() if each.control is None and each.is_wanted and now >= each.until]
+        if not self._has_others() and any(remote.control is not None for remote in self.remotes.values()):
+            for remote in late:
+                remote.until = now + ASKED_AGAIN  # without any worker the run would end: others unpickle the dataset
+            return
         for remote in late:
             if shortage.placed.get(remote.token) and remote.number not in self._replaced:
                 self._replace(remote, self._lack(remote, shortage))
         late = [remote for remote in late if self.has(remote)]
-        if late and not self._settings.local and all(remote.control is None for remote in self.remotes.values()):
+        if late and not self._has_others():
             why, number = self._lack(late[0], shortage), self._settings.options.num_workers
             self.end_run(f"none of the {number} remote workers could be started: {why}.")
             return
@@ -260,8 +267,7 @@ class Starts:
 
     def _unpickles_long(self, remote: Remote, now: float) -> None:
         """Reports a worker that is there and has not unpickled the dataset in time, and what it does."""
-        has_others = self._settings.local or any(other.is_ready for other in self.remotes.values())
-        if not has_others and now < remote.came + max(OPENED, self._timeout):
+        if not self._has_others() and now < remote.came + max(OPENED, self._timeout):
             return
         if remote.stack is None:
             remote.stack, remote.until = "", now + TRIED_AGAIN
@@ -274,10 +280,14 @@ class Starts:
             why += f"(stoker.Ray).\n{remote.stack}"
         else:
             why += "The dataset is still on its way to that host: keep large data in files, or raise start_timeout"
-        if has_others:
+        if self._has_others():
             self._zygote.send(RemoteStartFailed(remote.number, why))
         else:
             self.end_run(f"worker {remote.number} could not be started: {why}")
+
+    def _has_others(self) -> bool:
+        """Whether some workers work."""
+        return self._settings.local > 0 or any(remote.is_ready for remote in self.remotes.values())
 
     def _lack(self, remote: Remote, shortage: Shortage) -> str:
         """Returns why a worker has not started in time, in words."""
