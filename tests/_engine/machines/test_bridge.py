@@ -235,24 +235,17 @@ def test_host_that_is_lost_too_often_does_not_end_the_run() -> None:
     played.close_all()
 
 
-def test_missing_room_waits_for_workers_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "ASKED_AGAIN", 0.0)
+def test_missing_room_waits_for_workers_on_their_way() -> None:
     played = Played(start_timeout=0.0)
-    explained = threading.Semaphore(0)
-
-    def explain() -> None:
-        played.report(Shortage("0 free"))
-        explained.release()
-
-    played.explain = explain  # type: ignore[method-assign]
+    played.explain = lambda: None  # type: ignore[method-assign]
     agent = Agent(played, played.start(0))
     played.await_(lambda: played.bridge._remotes[0].name)
     played.start(1)
-    for _ in range(3):
-        assert explained.acquire(timeout=SECONDS)
-    assert not played.zygote.receive()
+    played.report(Shortage("0 free"))
+    played.await_(lambda: played.bridge._starts._asks_at)
     agent.data.send(Unpickled(0.1, 0, 0))
-    played.hears(RemoteStarted)
+    assert played.hears(RemoteStarted) == RemoteStarted(0, "7 on host b (10.0.0.2)") and not played._heard
+    played.report(Shortage("0 free"))
     failed = played.hears(RemoteStartFailed)
     assert isinstance(failed, RemoteStartFailed) and failed.worker == 1
     played.close_all()
@@ -375,8 +368,10 @@ def test_process_that_does_not_start_is_no_missing_room() -> None:
     played.close_all()
 
 
-def cut_off() -> Played:
+def cut_off(monkeypatch: pytest.MonkeyPatch) -> Played:
     """A cluster that places actors on a host from which nothing comes."""
+    monkeypatch.setattr(starts, "SILENT", 0.2)
+    monkeypatch.setattr(starts, "TRIED_AGAIN", 0.0)
     played = Played(start_timeout=0.0)
 
     def explain() -> None:
@@ -391,16 +386,16 @@ def cut_off() -> Played:
     return played
 
 
-def test_host_that_is_cut_off_is_tried_twice() -> None:
-    played = cut_off()
+def test_host_that_is_cut_off_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = cut_off(monkeypatch)
     text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
     assert "from which nothing has come" in text and len(played.orders) == 2
     assert played.ended == [played.orders[0].token] and not played._heard
     played.close_all()
 
 
-def test_worker_comes_from_a_host_that_was_cut_off() -> None:
-    played = cut_off()
+def test_worker_comes_from_a_host_that_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = cut_off(monkeypatch)
     played.await_(lambda: len(played.orders) == 2)
     agent = Agent(played, played.orders[1])
     agent.data.send(Unpickled(0.1, 0, 0))

@@ -100,6 +100,7 @@ class Remote:
         mark: its place and activity then.
         begun, until: times at which it was placed, and at which it should have started.
         drains: whether the zygote knows that its machine is to be taken away.
+        is_placed: whether it was late when Ray had placed it on a host.
         is_wanted: whether the zygote waits for it to start.
         is_ready: whether it has unpickled the job.
         is_broken: whether it cannot: the run ends.
@@ -123,7 +124,7 @@ class Remote:
         self.heard = self.came = 0.0
         self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
         self.begun = self.until = 0.0
-        self.is_wanted = self.is_ready = self.is_broken = False
+        self.is_placed = self.is_wanted = self.is_ready = self.is_broken = False
         self.stack: str | None = None
         self.exit: RemoteExited | None = None
         self.ends_by: float | None = None

@@ -127,6 +127,7 @@ class Starts:
         self._moves: dict[int, int] = {}  # worker → how often its machine was to be taken away
         self._replaced: set[int] = set()  # workers that are placed again, because nothing came from their host
         self._asked_at = math.inf  # time of the first question to Ray that is not answered
+        self._asks_at = 0.0  # time of the next question at the earliest
         self._connects_by = time.monotonic() + self._timeout + CONNECTING
 
     def start(self, number: int) -> None:
@@ -239,17 +240,18 @@ class Starts:
     def _lacks_place(self, shortage: Shortage) -> None:
         now, self._asked_at = time.monotonic(), math.inf
         late = [each for each in self.remotes.values() if each.control is None and each.is_wanted and now >= each.until]
-        if not self._has_others() and any(remote.control is not None for remote in self.remotes.values()):
-            for remote in late:
-                remote.until = now + ASKED_AGAIN  # without any worker the run would end: others unpickle the dataset
-            return
         for remote in late:
             if shortage.placed.get(remote.token) and remote.number not in self._replaced:
-                self._replace(remote, self._lack(remote, shortage))
-        late = [remote for remote in late if self.has(remote)]
-        if late and not self._has_others():
-            why, number = self._lack(late[0], shortage), self._settings.options.num_workers
-            self.end_run(f"none of the {number} remote workers could be started: {why}.")
+                if remote.is_placed:
+                    self._replace(remote, self._lack(remote, shortage))
+                else:  # perhaps just now, as a node has joined
+                    remote.is_placed, remote.until = True, now + SILENT
+        late = [remote for remote in late if self.has(remote) and now >= remote.until]
+        if not self._has_others():  # without any worker, the supervisor would end the run
+            if late and not self._again and len(late) == len(self.remotes):
+                why, number = self._lack(late[0], shortage), self._settings.options.num_workers
+                self.end_run(f"none of the {number} remote workers could be started: {why}.")
+            self._asks_at = now + TRIED_AGAIN
             return
         for remote in late:
             remote.is_wanted = False
@@ -370,7 +372,8 @@ class Starts:
                 asks = asks or remote.control is None
         if asks and self._address is not None:
             if self._asked_at == math.inf:
-                self._asked_at = now
-                self.launcher.explain()
+                if now >= self._asks_at:
+                    self._asked_at = now
+                    self.launcher.explain()
             elif now - self._asked_at > SILENT:  # its own calls have no limit
                 self._lacks_place(Shortage(""))
