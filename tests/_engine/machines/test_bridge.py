@@ -12,6 +12,7 @@ from importlib import metadata
 
 import pytest
 
+from stoker._engine.machines import bridge as bridges
 from stoker._engine.machines import starts
 from stoker._engine.machines.agent import CONTROL, DATA, AgentOrder, versions
 from stoker._engine.machines.bridge import Bridge
@@ -168,6 +169,23 @@ def test_stranger_without_the_token_is_turned_away(played: Played) -> None:
     agent = Agent(played, order)
     agent.data.send(Unpickled(0.1, 0, 0))
     played.hears(RemoteStarted)
+
+
+def test_silent_strangers_delay_nobody(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = played.start(0)
+    silent = [socket.create_connection(order.bridge) for _ in range(3)]
+    silent[0].sendall(order.token[:7])
+    before = time.monotonic()
+    agent = Agent(played, order)
+    agent.data.send(Unpickled(0.1, 0, 0))
+    played.hears(RemoteStarted)
+    assert time.monotonic() - before < bridges.STRANGER
+    monkeypatch.setattr(bridges, "STRANGER", 0.0)
+    silent.append(socket.create_connection(order.bridge))
+    silent[-1].settimeout(SECONDS)
+    assert silent[-1].recv(1) == b""
+    for each in silent:
+        each.close()
 
 
 def test_other_versions_end_the_run_and_both_are_named(played: Played) -> None:

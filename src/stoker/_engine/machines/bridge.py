@@ -9,6 +9,7 @@ decides what becomes of a worker before and behind its work.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import socket
@@ -19,10 +20,10 @@ from typing import TypeVar, cast
 
 from stoker._core.exceptions import summary_of
 from stoker._engine.machines import tls
-from stoker._engine.machines.agent import ALONE, CONTROL, DATA, versions
+from stoker._engine.machines.agent import ALONE, CONTROL, DATA, TOKEN, versions
 from stoker._engine.machines.placement import Launcher, Placement, Play
 from stoker._engine.machines.pool.pool_parts import PoolOrder
-from stoker._engine.machines.remote import Remote, shown_by
+from stoker._engine.machines.remote import Remote
 from stoker._engine.machines.starts import SILENT, BridgeSettings, Starts
 from stoker._engine.messages import (
     EndRemote,
@@ -45,6 +46,9 @@ PULSES = ALONE / 5
 
 LOOK = 0.1
 """Seconds at least between two looks at all workers: for each message they would cost more than all else."""
+
+STRANGER = 5.0
+"""Seconds that a new connection has to show its token."""
 
 LEAVING = 2.0
 """Seconds in which the bridge leaves the cluster."""
@@ -75,6 +79,7 @@ class Bridge:
         port = self._listener.getsockname()[1]
         self._starts = Starts(zygote, settings, preparation, pool, port, self._send, self._close, self._memory)
         self._remotes = self._starts.remotes
+        self._strangers: dict[socket.socket, tuple[bytearray, float]] = {}  # what each has shown, and until when
         self._mappings: dict[int, Mapping] = {}
         self._ours, self._theirs = socket.socketpair()  # wakes the loop
         self._ours.setblocking(False)
@@ -112,6 +117,8 @@ class Bridge:
         """Closes all connections: the agents and their workers end."""
         for remote in self._remotes.values():
             remote.close()
+        for stranger in self._strangers:
+            stranger.close()
         self._listener.close()
         self._zygote.close()
         self._starts.launcher.close(LEAVING)
@@ -181,21 +188,35 @@ class Bridge:
     # Agents and workers
 
     def _accept(self) -> None:
-        until = time.monotonic() + LOOK  # a stranger that says nothing takes longer, and is the last one
         with contextlib.suppress(OSError):
-            while time.monotonic() < until:
-                self._accept_one()
+            while True:
+                connection, _ = self._listener.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                stranger = tls.around(connection, is_server=True)
+                stranger.setblocking(False)
+                self._strangers[stranger] = bytearray(), time.monotonic() + STRANGER
+                self._watch(stranger.fileno(), functools.partial(self._meet, stranger))
 
-    def _accept_one(self) -> None:
-        connection, _ = self._listener.accept()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = tls.around(connection, is_server=True)
-        token, kind = shown_by(connection)
-        remote = self._starts.by_token.get(token)  # a keyed hash, whose time says nothing of the tokens
-        if remote is None or kind not in (CONTROL, DATA):
-            connection.close()
+    def _meet(self, stranger: socket.socket) -> None:
+        """Reads the token that a new connection begins with, and its kind."""
+        shown, _ = self._strangers[stranger]
+        try:
+            more = stranger.recv(TOKEN + 1 - len(shown))
+        except BlockingIOError:
             return
-        self._admit(remote, kind == CONTROL, connection)
+        except OSError:
+            more = b""
+        shown += more
+        if more and len(shown) <= TOKEN:
+            return
+        del self._strangers[stranger]
+        self._forget(stranger.fileno())
+        remote = self._starts.by_token.get(bytes(shown[:TOKEN]))  # a keyed hash, whose time says nothing of the tokens
+        kind = bytes(shown[TOKEN:])
+        if remote is None or kind not in (CONTROL, DATA):
+            stranger.close()
+            return
+        self._admit(remote, kind == CONTROL, stranger)
 
     def _admit(self, remote: Remote, is_control: bool, connection: socket.socket) -> None:
         remote.connected(is_control, connection)
@@ -259,6 +280,10 @@ class Bridge:
         now = time.monotonic()
         self._look_at = now + LOOK
         self._starts.look(now)
+        for stranger in [stranger for stranger, (_, until) in self._strangers.items() if now > until]:
+            del self._strangers[stranger]
+            self._forget(stranger.fileno())
+            stranger.close()
         if now >= self._pulse_at:
             self._pulse_at = now + PULSES
             for remote in self._remotes.values():

@@ -14,7 +14,6 @@ import numpy as np
 from stoker import errors
 from stoker._engine.activity import NEW_MARK
 from stoker._engine.backend import Failure, UnitReport, Whole
-from stoker._engine.machines.agent import TOKEN
 from stoker._engine.machines.batch_link import MESSAGES, BatchLink, size_behind
 from stoker._engine.messages import (
     Activities,
@@ -49,21 +48,6 @@ _TORCHS = re.compile(r"(bool|bfloat|complex|float|u?int)\w*")
 
 _WHOLE = get_args(Whole)
 """Kinds of answers that workers on other machines give: to whole units."""
-
-STRANGER = 5.0
-"""Seconds that a new connection has to show its token."""
-
-
-def shown_by(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Returns the token that a new connection begins with, and its kind; nothing if it shows none."""
-    connection.settimeout(STRANGER)
-    shown = bytearray()
-    try:
-        while len(shown) < TOKEN + 1 and (more := connection.recv(TOKEN + 1 - len(shown))):
-            shown += more
-    except OSError:
-        return b"", b""
-    return bytes(shown[:TOKEN]), bytes(shown[TOKEN:])
 
 
 def check(batch: Packed) -> None:
