@@ -425,7 +425,8 @@ class Bridge:
         connection = tls.around(connection, is_server=True)
         token, kind = shown_by(connection)
         remote = self._by_token.get(token)  # a keyed hash, whose time says nothing of the tokens
-        if remote is None or kind not in (CONTROL, DATA):
+        ends = {} if remote is None else {CONTROL: remote.control, DATA: remote.data}
+        if remote is None or ends.get(kind, remote) is not None:  # a stranger, or a second one of its kind
             connection.close()
             return
         self._admit(remote, kind == CONTROL, connection)
