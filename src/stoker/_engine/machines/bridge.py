@@ -55,7 +55,7 @@ from stoker._engine.messages import (
 )
 from stoker._engine.process import linux
 from stoker._engine.process.channel import Channel
-from stoker._engine.process.deadlines import OPENED
+from stoker._engine.process.deadlines import FLUSH, OPENED
 from stoker._engine.process.worker import dumps
 from stoker._engine.serialize.payload import Payload
 from stoker._engine.transport.segments import ArenaFiles, Mapping
@@ -465,7 +465,7 @@ class Bridge:
         self._tell_started(remote)
         if remote.data.ended and remote.data.fileno() in self._selector.get_map():
             self._forget(remote.data.fileno())
-            remote.ends_by = time.monotonic() + SILENT / 4
+            remote.ends_by = time.monotonic() + FLUSH
         self._conclude(remote)
 
     def _refusing(self, remote: Remote, read: Callable[[], _Read]) -> _Read | None:
