@@ -570,6 +570,7 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two connections for each worker
     channel: Channel[ToBridge] = Channel(socket.socket(fileno=zygote))
     preparation = {name: value for name, value in parcel.preparation.items() if name != "authkey"}  # it stays here
+    preparation["hash_seed"] = os.environ.get("PYTHONHASHSEED")
     pickled, large = parcel.contents()
     pool = None if settings.share is None else settings.share.order(settings.options.pool or "", pickled, large)
     bridge = Bridge(channel, ArenaFiles(files), settings, preparation, pool)
