@@ -24,7 +24,7 @@ from stoker._engine.machines.agent import ALONE, CONTROL, DATA, TOKEN, versions
 from stoker._engine.machines.placement import Launcher, Placement, Play
 from stoker._engine.machines.pool.pool_parts import PoolOrder
 from stoker._engine.machines.remote import Remote
-from stoker._engine.machines.starts import SILENT, BridgeSettings, Starts
+from stoker._engine.machines.starts import BridgeSettings, Starts
 from stoker._engine.messages import (
     EndRemote,
     ForRemote,
@@ -36,6 +36,7 @@ from stoker._engine.messages import (
 )
 from stoker._engine.process import linux
 from stoker._engine.process.channel import Channel
+from stoker._engine.process.deadlines import FLUSH
 from stoker._engine.serialize.payload import Payload
 from stoker._engine.transport.segments import ArenaFiles, Mapping
 
@@ -213,7 +214,8 @@ class Bridge:
         self._forget(stranger.fileno())
         remote = self._starts.by_token.get(bytes(shown[:TOKEN]))  # a keyed hash, whose time says nothing of the tokens
         kind = bytes(shown[TOKEN:])
-        if remote is None or kind not in (CONTROL, DATA):
+        ends = {} if remote is None else {CONTROL: remote.control, DATA: remote.data}
+        if remote is None or ends.get(kind, remote) is not None:  # unknown, or a second one of its kind
             stranger.close()
             return
         self._admit(remote, kind == CONTROL, stranger)
@@ -256,7 +258,7 @@ class Bridge:
         self._starts.tell_started(remote)
         if remote.data.ended and remote.data.fileno() in self._selector.get_map():
             self._forget(remote.data.fileno())
-            remote.ends_by = time.monotonic() + SILENT / 4
+            remote.ends_by = time.monotonic() + FLUSH
         self._conclude(remote)
 
     def _refusing(self, remote: Remote, read: Callable[[], _Read]) -> _Read | None:
@@ -307,6 +309,7 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two connections for each worker
     channel: Channel[ToBridge] = Channel(socket.socket(fileno=zygote))
     preparation = {name: value for name, value in parcel.preparation.items() if name != "authkey"}  # it stays here
+    preparation["hash_seed"] = os.environ.get("PYTHONHASHSEED")
     pickled, large = parcel.contents()
     pool = None if settings.share is None else settings.share.order(settings.options.pool or "", pickled, large)
     bridge = Bridge(channel, ArenaFiles(files), settings, preparation, pool)
