@@ -9,6 +9,7 @@ long because one loop hears zygote, scheduler, agents and workers.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import secrets
@@ -80,6 +81,8 @@ LOOK = 0.1
 LEAVING = 2.0
 """Seconds in which the bridge leaves the cluster."""
 
+REFUSED = "That is an argument of stoker.Ray(...), which Ray refuses: see its runtime_env and resources."
+
 ADVICE = {
     "Version mismatch": "Install the same versions of Ray and Python on all machines.",
     "ObjectStoreFull": "The dataset travels through Ray's object store: keep large data in files, or start the nodes "
@@ -88,6 +91,8 @@ ADVICE = {
     "and start nodes and trainer with RAY_AUTH_MODE=token.",
     NOBODY: "Is that the head node's address (`ray start --head` prints it, with the port), and does a firewall let "
     "that port through? If its head node is lost, load the last state in another cluster.",
+    "ValueError: ": REFUSED,
+    "TypeError: ": REFUSED,
     "": "A process that uses a cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 "
     "--num-cpus=0`, or a cluster with `ray start --head`. If its head node is lost, load the last state in another "
     "cluster.",
@@ -129,7 +134,14 @@ class Bridge:
         self._settings = settings
         self._preparation = preparation
         self._pool = pool
-        self._listener = _listener(settings.options.port)
+        try:
+            self._listener = _listener(settings.options.port)
+        except OSError as error:
+            self._listener, why = _listener(0), os.strerror(error.errno or 0)
+            self._end_run(
+                f"this host cannot listen at port={settings.options.port} (stoker.Ray): {why}. Each loader that is in "
+                "use, and each rank of this host, needs a port of its own, above 1023; port=0 takes any."
+            )
         self._address: str | None = None  # of this host, as agents reach it; None until the cluster is reached
         self._launcher: Launcher | None = None
         self._remotes: dict[int, Remote] = {}
@@ -553,7 +565,15 @@ class Bridge:
 
 
 def _listener(port: int) -> socket.socket:
-    listener = socket.create_server(("", port), backlog=256)
+    until = time.monotonic() + LEAVING
+    while True:  # the bridge of the epoch before may have the port still
+        try:
+            listener = socket.create_server(("", port), backlog=256)
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise
+        time.sleep(LOOK)
     listener.setblocking(False)
     return listener
 

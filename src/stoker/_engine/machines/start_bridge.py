@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 import sys
 
@@ -32,7 +33,10 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
     """
     ray = sys.modules.get("ray")
     if cluster.address == "auto" and ray is not None and ray.is_initialized():  # the one that this program uses
-        cluster = dataclasses.replace(cluster, address=ray.get_runtime_context().gcs_address)
+        address = getattr(ray.get_runtime_context(), "gcs_address", "ray://")  # Ray's client has none, and is refused
+        cluster = dataclasses.replace(cluster, address=address)
+    elif cluster.address == "auto" and (named := os.environ.get("RAY_ADDRESS")):  # as Ray does, with our checks
+        cluster = dataclasses.replace(cluster, address=named)
     share = None
     if cluster.pool is not None:  # the ranks send the same but for their settings
         own, kind = pickle.dumps(parts[OWN]), type(parts["dataset"])
