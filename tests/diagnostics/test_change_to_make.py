@@ -221,6 +221,16 @@ SITUATIONS = {
         ["Pass num_workers=4, as 10% of the CPUs here are in use: none of them makes batches"],
         ["made in the training loop", "stoker.Ray"],
     ),
+    "other machines alone, beside other programs": (
+        situation(0, 0.6, None, 0.1, others=0.85, far=100),
+        ["Pass num_workers=4, as 95% of the CPUs here", "Other programs use 85% of the CPUs: measure again"],
+        ["made in the training loop", "stoker.Ray"],
+    ),
+    "other machines alone, and the step takes all CPUs": (
+        situation(0, 0.6, None, 0.95, far=100),
+        ["Try stoker.Ray(num_workers=20): 100 of 100 batches"],
+        ["made in the training loop"],
+    ),
     "other machines, CPUs here idle": (
         situation(2, 0.6, (0.38, COMPUTES), 0.5, far=50),
         ["Pass num_workers=4: 2 of 4 CPUs make batches"],

@@ -81,8 +81,8 @@ def finding_lines(known: Measurements, loaders: Sequence[MeasuredLoader]) -> lis
     """
     lines = [f"{loader.name}: {loader.faults.text}." for loader in loaders if loader.faults.counts]
     lines += [f"{loader.name}: {found['text']}" for loader in loaders if (found := copies_of(known, loader))]
-    found = [(loader.name, machines_of(loader)) for loader in loaders]
-    lines += [f"{name}: {text}." for name, machines in found if machines for text in machines["text"]]
+    elsewhere = [(loader.name, machines_of(loader)) for loader in loaders]
+    lines += [f"{name}: {text}." for name, machines in elsewhere if machines for text in machines["text"]]
     if known.faults.counts:
         lines += [f"{one['what']}: {one['text']}" for one in known.faults.named]
     for growth in growth_of(known, loaders).values():

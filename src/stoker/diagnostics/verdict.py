@@ -146,8 +146,8 @@ class _Figures:
         self.workers: int = loader.about.get("num_workers") or 0
         self.threads: int = loader.about.get("threads_per_worker") or 1
         self.remote: int = loader.about.get("remote_workers") or 0
-        self.far = sum(counts["batches"] for counts in loader.machines.get("machines", {}).values())
-        self.near = 1 - min(
+        self.far: int = sum(counts["batches"] for counts in loader.machines.get("machines", {}).values())
+        self.near: float = 1 - min(
             1.0, self.far / max(1, loader.machines.get("batches", 1))
         )  # share of this machine's batches
         self.is_persistent = bool(loader.about.get("persistent_workers"))
@@ -341,7 +341,7 @@ def _other_machines(known: _Figures) -> str | None:
     if not known.remote:
         return None
     found, cpus, in_use = known.loader.machines, known.cpus, f"{known.used:.0%} of the CPUs here are in use"
-    if not known.workers and known.used < BUSY:
+    if not known.workers and known.busy < BUSY:
         return f"Pass num_workers={cpus}, as {in_use}: none of them makes batches, because of num_workers=0."
     samples_wait = known.computing <= OFF_CPU and known.used <= SPARE
     if known.making is not None and (known.making_share < MAKING or samples_wait):

@@ -27,6 +27,18 @@ def test_missing_ray_is_named(folder: bool, tmp_path: Path, monkeypatch: pytest.
         stoker.Ray(num_workers=1).check_installed()
 
 
+@pytest.mark.parametrize("version", ["2.9.3", "1.13.0"])
+def test_ray_that_is_too_old_is_named(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").touch()
+    (tmp_path / "ray-1.dist-info").mkdir()
+    (tmp_path / "ray-1.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ray\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    with pytest.raises(MissingExtraError, match=rf"needs Ray 2.40 or later, and {version} is installed: pip install"):
+        stoker.Ray(num_workers=1).check_installed()
+
+
 def test_loader_without_other_machines_imports_no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported = tmp_path / "imported"
     (tmp_path / "ray").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import operator
@@ -10,6 +11,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stoker.errors import MissingExtraError
+
+
+LEAST = 2, 40
+"""The first version of Ray with which the tests pass."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,22 @@ class Ray:
         vars(self).update({"pool": None, "classes": (), **state})  # a pickle of before has neither
 
     def check_installed(self) -> None:
-        """Raises MissingExtraError where Ray is not installed. Does not import it."""
+        """Raises MissingExtraError where Ray is not installed, or is too old. Does not import it."""
         if (ray := importlib.util.find_spec("ray")) is None or ray.origin is None:  # a folder, as Ray's own in /tmp
             raise MissingExtraError(
                 "remote=stoker.Ray(...) needs Ray, which is not installed: pip install 'stoker[ray]'. Ray has no "
                 "wheels for free-threaded builds, nor for CPython from 3.15 on."
             )
+        from importlib import metadata
+
+        with contextlib.suppress(metadata.PackageNotFoundError, ValueError):  # a build of one's own
+            version = metadata.version("ray")
+            if [int(number) for number in version.split(".")[:2]] < [*LEAST]:
+                least = ".".join(map(str, LEAST))
+                raise MissingExtraError(
+                    f"remote=stoker.Ray(...) needs Ray {least} or later, and {version} is installed: pip install "
+                    "--upgrade 'stoker[ray]', on all machines."
+                )
 
 
 _NO_RESOURCES = {
