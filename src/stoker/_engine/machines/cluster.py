@@ -31,8 +31,9 @@ class Ray:
         num_workers: workers on other machines, on top of those of this one (`DataLoader(num_workers=)`). Each is a
             process with a copy of the dataset. Ray spreads them over the nodes that have room.
         num_cpus: CPUs that Ray reserves for each worker.
-        address: of the cluster, as in `ray.init`; "auto" finds the one that runs on this machine.
-        resources: further resources for each worker, such as `{"loader": 1}`.
+        address: of the cluster, as in `ray.init`; "auto" is the one that this program uses, that of `RAY_ADDRESS`, or
+            the one that runs on this machine.
+        resources: further resources for each worker, such as `{"loader": 1}`, by names that nodes were started with.
         runtime_env: Ray's, such as `{"working_dir": "."}`, which sends the modules of a program.
         port: of this machine, to which the workers connect; 0 for any free one. Name it where a firewall stands between
             the machines: each loader that is in use, and each rank of a host, needs one of its own.
