@@ -301,7 +301,9 @@ class Measurements:
         elif "copies" in record:
             self._loaders[file, record["loader"]].copies = record["copies"]
         elif "machines" in record:
-            self._loaders[file, record["loader"]].machines = record["machines"]
+            loader = self._loaders[file, record["loader"]]
+            pool = record["machines"]["pool"] or loader.machines.get("pool", {})  # the iterator has left it at its end
+            loader.machines = {**record["machines"], "pool": pool}
         elif "sampled" in record:
             self._loaders[file, record["loader"]].sampled += record["sampled"]
         elif "noted" in record:

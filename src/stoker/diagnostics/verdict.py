@@ -1,5 +1,6 @@
 """The verdict about a loader: whether the training loop waits for data, what there is to gain, and the change to make:
-that of the first of `CAUSES` that the figures show. A change names one cause only where they leave no other.
+that of the first of `CAUSES` that the figures show. A change names one cause only where they leave no other. It is
+long because the causes are one list, which is read from its first one on.
 """
 
 from __future__ import annotations
