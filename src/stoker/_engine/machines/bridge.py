@@ -28,6 +28,7 @@ from stoker._engine.machines.agent import ALONE, CONNECTING, CONTROL, DATA, TOKE
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.placement import (
     NOBODY,
+    UNSAID,
     Connected,
     Draining,
     Ended,
@@ -91,6 +92,8 @@ ADVICE = {
     "and start nodes and trainer with RAY_AUTH_MODE=token.",
     NOBODY: "Is that the head node's address (`ray start --head` prints it, with the port), and does a firewall let "
     "that port through? If its head node is lost, load the last state in another cluster.",
+    UNSAID: "A cluster of Ray 2.60 may ask for a token, which an older Ray here does not know: install the same "
+    "versions of Ray and Python on all machines.",
     "ValueError: ": REFUSED,
     "TypeError: ": REFUSED,
     "": "A process that uses a cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 "

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from stoker.errors import MissingExtraError
 
-
 LEAST = 2, 40
 """The first version of Ray with which the tests pass."""
 
