@@ -9,6 +9,7 @@ decides what becomes of a worker before and behind its work.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import selectors
@@ -76,11 +77,20 @@ class Bridge:
     ) -> None:
         self._zygote = zygote
         self._arena = arena
-        self._listener = _listener(settings.options.port)
+        why = ""
+        try:
+            self._listener = _listener(settings.options.port)
+        except OSError as error:
+            self._listener, why = _listener(0), os.strerror(error.errno or 0)
         port = self._listener.getsockname()[1]
         self._starts = Starts(zygote, settings, preparation, pool, port, self._send, self._close, self._memory)
         self._remotes = self._starts.remotes
         self._strangers: dict[socket.socket, tuple[bytearray, float]] = {}  # what each has shown, and until when
+        if why:
+            self._starts.end_run(
+                f"this host cannot listen at port={settings.options.port} (stoker.Ray): {why}. Each loader that is in "
+                "use, and each rank of this host, needs a port of its own, above 1023; port=0 takes any."
+            )
         self._mappings: dict[int, Mapping] = {}
         self._ours, self._theirs = socket.socketpair()  # wakes the loop
         self._ours.setblocking(False)
@@ -293,7 +303,15 @@ class Bridge:
 
 
 def _listener(port: int) -> socket.socket:
-    listener = socket.create_server(("", port), backlog=256)
+    until = time.monotonic() + LEAVING
+    while True:  # the bridge of the epoch before may have the port still
+        try:
+            listener = socket.create_server(("", port), backlog=256)
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise
+        time.sleep(LOOK)
     listener.setblocking(False)
     return listener
 

@@ -41,6 +41,9 @@ RANKS, SERVING = 64, "serving"
 NOBODY = "no head node answers"
 """Begins the text of the error where nothing listens at the address."""
 
+UNSAID = "Ray gives no reason"
+"""The text of an error without one."""
+
 TELLING = 600
 """Characters of an error of Ray's that the user is told."""
 
@@ -344,4 +347,4 @@ def _short(error: BaseException) -> str:
         return f"the host at {found[1]} cannot run its actor: {found[2]}. Install Stoker there, as on this machine"
     if len(text) > TELLING:  # the cause is named first or last
         text = f"{text[: TELLING // 2]} … {text[-TELLING // 2 :]}"
-    return f"{type(shown).__name__}: {text}"
+    return f"{type(shown).__name__}: {text or UNSAID}"

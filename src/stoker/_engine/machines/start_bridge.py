@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 import sys
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         cluster = used_here(cluster, ray.get_runtime_context())
+    elif cluster.address == "auto" and (named := os.environ.get("RAY_ADDRESS")):  # as Ray does, with our checks
+        cluster = dataclasses.replace(cluster, address=named)
     share = None
     if cluster.pool is not None:  # the ranks send the same but for their settings
         own, kind = pickle.dumps(parts[OWN]), type(parts["dataset"])
@@ -53,7 +56,7 @@ def used_here(cluster: Ray, context: Any) -> Ray:
     """Returns the cluster with what this program's own connection says of it: the address, and the runtime environment
     that Ray's actors inherit. The bridge is another program to Ray.
     """
-    address = context.gcs_address
+    address = getattr(context, "gcs_address", "ray://")  # Ray's client has none, and is refused
     if cluster.address not in ("auto", address):
         return cluster
     theirs, own = context.runtime_env.to_dict(), cluster.runtime_env or {}
