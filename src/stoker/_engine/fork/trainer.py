@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import cast
 
 from stoker import errors
+from stoker._core.interruption import harmless
 from stoker._core.machine import memory
 from stoker._engine.activity import START
 from stoker._engine.backend import Answer, Backend, EventSink, UnitReport
@@ -70,7 +71,7 @@ from stoker._engine.process.deadlines import (
     STACKS,
 )
 from stoker._engine.process.worker_events import Teller, broken
-from stoker._engine.process_guard import check_owner, harmless, leave_if_left_behind
+from stoker._engine.process_guard import check_owner, leave_if_left_behind
 from stoker._engine.supervision.restarts import Restarts
 from stoker._engine.supervision.rules import Rules
 from stoker._engine.tracebacks import users_stacks
