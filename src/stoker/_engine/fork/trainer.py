@@ -164,7 +164,7 @@ class ProcessBackend(Backend):
             leave_if_left_behind()
         self._marks = False  # whether it marks the heap before it forks workers
         self._gone = False  # whether the last poll found the zygote ended
-        self._last_words = ""  # of it
+        self._why = "Was it killed because memory ran out (see `dmesg`), or by a user?"  # it may have ended
         self._poll = select.poll()
         self._poll.register(self._life.channel.fileno(), select.POLLIN)
         self._polls_for_room = False
@@ -380,7 +380,7 @@ class ProcessBackend(Backend):
                 self._lost_zygote(
                     f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the "
                     f"helper process (pid {self._life.pid}) of the workers {linux.exit_text(self._life.status)}. "
-                    f"Was it killed because memory ran out (see `dmesg`), or by a user?{self._last_words}"
+                    f"{self._why}"
                 )
 
     def _lost_zygote(self, story: str, is_silent: bool = False) -> None:
@@ -448,7 +448,7 @@ class ProcessBackend(Backend):
                 with self._between_lives():
                     self._deadlocked(message.stacks)
             case GaveUp():
-                self._last_words = f"\nIt raised:\n{message.traceback}"
+                self._why = message.why
             case Broken():
                 self._fatal = broken((pickle.loads if self._known is None else self._known.failure)(message.failure))
 
