@@ -311,7 +311,7 @@ class LoaderJob:
         known = len(active)
         lend, take_back, dataset, key = lent.lend, lent.take_back, source.indexed, key_of_samples(seed)
         mark: Any = self.mark
-        walk, has_process = _Walk(), self._has_process
+        walk, has_process = _BatchWalk(), self._has_process
 
         def begin_rng() -> int:
             """Returns the position of the current sample, at which a generator of `rng` is made. It is the last one
@@ -780,7 +780,7 @@ class LoaderJob:
         return marked
 
 
-class _Walk:
+class _BatchWalk:
     """The indices of a batch of `plain`, while their samples are fetched. The mark may keep it: it keeps no dataset.
 
     Attributes:
