@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 import queue
 import re
 import socket
@@ -39,6 +40,9 @@ RANKS, SERVING = 64, "serving"
 
 NOBODY = "no head node answers"
 """Begins the text of the error where nothing listens at the address."""
+
+UNSAID = "Ray gives no reason"
+"""The text of an error without one."""
 
 TELLING = 600
 """Characters of an error of Ray's that the user is told."""
@@ -199,6 +203,7 @@ class Placement(threading.Thread):
                     f"{NOBODY} at {options.address} from host {socket.gethostname()}: {error}"
                 ) from None
         ray = importlib.import_module("ray")
+        os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"  # in a job of Ray, ours adds to the job's
         ray.init(
             address=options.address,
             runtime_env=None if options.runtime_env is None else dict(options.runtime_env),
@@ -342,4 +347,4 @@ def _short(error: BaseException) -> str:
         return f"the host at {found[1]} cannot run its actor: {found[2]}. Install Stoker there, as on this machine"
     if len(text) > TELLING:  # the cause is named first or last
         text = f"{text[: TELLING // 2]} … {text[-TELLING // 2 :]}"
-    return f"{type(shown).__name__}: {text}"
+    return f"{type(shown).__name__}: {text or UNSAID}"

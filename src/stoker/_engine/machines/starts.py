@@ -16,6 +16,7 @@ from stoker._engine.machines.agent import CONNECTING, TOKEN, AgentOrder
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.placement import (
     NOBODY,
+    UNSAID,
     Connected,
     Draining,
     Ended,
@@ -53,6 +54,8 @@ ASKED_AGAIN = 5.0
 TRIED_AGAIN = 1.0
 """Seconds after which a worker that Ray could not start is placed again at once, and not reported."""
 
+REFUSED = "That is an argument of stoker.Ray(...), which Ray refuses: see its runtime_env and resources."
+
 ADVICE = {
     "Version mismatch": "Install the same versions of Ray and Python on all machines.",
     "ObjectStoreFull": "The dataset travels through Ray's object store: keep large data in files, or start the nodes "
@@ -61,6 +64,10 @@ ADVICE = {
     "and start nodes and trainer with RAY_AUTH_MODE=token.",
     NOBODY: "Is that the head node's address (`ray start --head` prints it, with the port), and does a firewall let "
     "that port through? If its head node is lost, load the last state in another cluster.",
+    UNSAID: "A cluster of Ray 2.60 may ask for a token, which an older Ray here does not know: install the same "
+    "versions of Ray and Python on all machines.",
+    "ValueError: ": REFUSED,
+    "TypeError: ": REFUSED,
     "": "A process that uses a cluster runs on one of its nodes: start one here with `ray start --address=HEAD:6379 "
     "--num-cpus=0`, or a cluster with `ray start --head`. If its head node is lost, load the last state in another "
     "cluster.",
