@@ -224,9 +224,10 @@ class Starts:
         elif (report.again or report.taken) and remote.is_wanted and time.monotonic() < remote.until:
             self.remove(remote)
             self._again[remote.number] = time.monotonic() + TRIED_AGAIN / 2, remote.until
-        elif self._ever or report.again:
+        elif self._ever or report.again or remote.control is not None:
             self.remove(remote)
-            if remote.is_wanted and remote.begun + TRIED_AGAIN < time.monotonic() < remote.until:
+            is_told = remote.control is not None or time.monotonic() <= remote.begun + TRIED_AGAIN
+            if remote.is_wanted and not is_told and time.monotonic() < remote.until:
                 self._begin(remote.number, remote.until)  # Ray takes a while to notice that a node is gone
             elif remote.is_wanted:
                 self._zygote.send(RemoteStartFailed(remote.number, report.why))
