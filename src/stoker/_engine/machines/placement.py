@@ -53,8 +53,12 @@ _IMPORTING = re.compile(r"ip=([^,)]+).* failed to import .* (\w+Error: .*)")
 """The host and the end of Ray's text where it cannot import the class of an actor."""
 
 
+class Reached(NamedTuple):
+    """The cluster is reached; the dataset goes into its object store, or to the disk behind it."""
+
+
 class Connected(NamedTuple):
-    """The cluster is reached; agents reach the bridge at this address of its host."""
+    """The dataset is there; agents reach the bridge at this address of its host."""
 
     address: str
 
@@ -97,7 +101,7 @@ class Draining(NamedTuple):
     nodes: frozenset[str]
 
 
-Report = Draining | StoreUse | Connected | Unreachable | Ended | Shortage
+Report = Draining | StoreUse | Reached | Connected | Unreachable | Ended | Shortage
 
 
 class Launcher(Protocol):
@@ -170,6 +174,7 @@ class Placement(threading.Thread):
     def run(self) -> None:
         try:
             self._ray = self._connected()
+            self._tell(Reached())
             reference = self._ray.put(self._contents)
             del self._contents
         except BaseException as error:
@@ -224,12 +229,11 @@ class Placement(threading.Thread):
                 **({"max_concurrency": CALLS} if order.by_ray else {}),
             )
             actor = placed.remote()
-            if order.pool is None:
-                self._actors[order.token] = actor, actor.serve.remote(reference, order)
-            else:  # it fetches what the reference names where it has no other
-                serve = actor.serve.options(concurrency_group=SERVING)
-                self._actors[order.token] = actor, serve.remote([reference], order)
+            serve = actor.serve
+            if order.pool is not None:
+                serve = serve.options(concurrency_group=SERVING)
                 self._there[order.token] = actor.__ray_ready__.remote()
+            self._actors[order.token] = actor, serve.remote([reference], order)  # the agent itself fetches the parts
             if order.by_ray:
                 Tunnel(self._ray, actor, order.bridge[1])
         elif isinstance(order, bytes):

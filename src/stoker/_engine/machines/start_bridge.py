@@ -9,9 +9,9 @@ import sys
 
 from stoker._engine.backends import OWN, Parts
 from stoker._engine.fork.fresh_interpreter import start
-from stoker._engine.machines.bridge import BridgeSettings
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.pool.pool_parts import ClassNumbers, RankParts
+from stoker._engine.machines.starts import BridgeSettings
 from stoker._engine.serialize.causes import SHARING
 from stoker._engine.transport.segments import ArenaFiles
 from stoker.errors import CannotSendError
