@@ -152,6 +152,22 @@ def test_late_answer_of_a_paused_host_is_dropped(tmp_path: Path) -> None:
     assert batches == expected
 
 
+def test_bridge_that_is_killed_costs_no_batch(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    expected = model()
+    dataset = Numbered(waits=int(expected[9][0][0]) // 3000, gate=str(gate))
+    with (
+        loader(dataset, 0, LocalCluster(1)) as remote,
+        pytest.warns(stoker.StokerWarning, match=r"code 1\. Its bridge to the workers on other machines has ended"),
+    ):
+        iterator = iter(remote)
+        batches = [plain(next(iterator))]
+        os.kill(bridge_of(iterator), signal.SIGKILL)
+        gate.touch()
+        batches += epoch(iterator)
+    assert batches == expected
+
+
 @pytest.mark.long
 def test_sample_that_kills_its_worker_is_found_and_left_out() -> None:
     told: list[Event] = []

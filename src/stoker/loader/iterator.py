@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from stoker import errors
 from stoker._core import nominal
 from stoker._core.exceptions import users_level
+from stoker._core.interruption import tears
 from stoker._core.worker_info import current
 from stoker._engine.backend import NOT_PLAIN, Answer, Backend, Failure
-from stoker._engine.process_guard import leave_if_left_behind, tears
+from stoker._engine.process_guard import leave_if_left_behind
 from stoker._engine.serial import SerialBackend
 from stoker._engine.timings import BatchTimings
 from stoker._engine.tracebacks import hide_own_frames

@@ -90,6 +90,7 @@ class _Processes:
 
 def _serve(contents: Contents, order: AgentOrder) -> None:
     os.setpgid(0, 0)  # agent and worker are one host, to be stopped and killed together
+    os.environ.pop("PYTHONHASHSEED", None)  # which has its own environment
     Agent().serve([contents], order)
 
 

@@ -188,6 +188,15 @@ def test_silent_strangers_delay_nobody(played: Played, monkeypatch: pytest.Monke
         each.close()
 
 
+def test_second_connection_of_a_kind_is_turned_away(played: Played) -> None:
+    first = ready(played)
+    second = Agent(played, played.orders[0])
+    for channel in (second.control, second.data):
+        played.await_(lambda channel=channel: channel.receive() or channel.ended)
+    first.control.send(Activities(0, 5, 0, 0))
+    assert played.hears(Activities) == Activities(0, 5, 0, 0)
+
+
 def test_other_versions_end_the_run_and_both_are_named(played: Played) -> None:
     Agent(played, played.start(0), ("Stoker 9.9", "Python 2.7", "NumPy 2"))
     failure = pickle.loads(played.hears(Broken).failure)  # type: ignore[union-attr]

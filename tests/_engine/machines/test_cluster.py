@@ -7,11 +7,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import stoker
+from stoker._engine.machines.start_bridge import used_here
 from stoker.errors import CannotSendError, MissingExtraError, WorkerStartError
 from stoker.loader.record import options_of
 from tests._engine.machines.local_cluster import LocalCluster
@@ -101,6 +103,37 @@ def test_auto_is_all_cpus_here_and_other_machines_on_demand() -> None:
     assert loader.num_workers >= 1 and options_of(loader).on_demand
     assert options_of(stoker.DataLoader.from_torch(loader, batch_size=2)).on_demand
     assert "up to 5, as they are needed, on other machines" in str(loader.describe())
+
+
+class Environment(dict[str, Any]):
+    """Ray's class for it, as far as it is used."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self)
+
+
+PROGRAMS = {"working_dir": "gcs://package.zip", "env_vars": {"COLOUR": "red", "SIZE": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("address", "own", "expected"),
+    [
+        ("auto", None, PROGRAMS),
+        ("head:1", {"env_vars": {"SIZE": "2"}}, {**PROGRAMS, "env_vars": {"COLOUR": "red", "SIZE": "2"}}),
+        ("head:1", {"working_dir": "here"}, {**PROGRAMS, "working_dir": "here"}),
+        ("other:1", {"pip": ["one"]}, {"pip": ["one"]}),
+    ],
+)
+def test_programs_runtime_env_is_inherited(address: str, own: Any, expected: Any) -> None:
+    context = SimpleNamespace(gcs_address="head:1", runtime_env=Environment(PROGRAMS))
+    cluster = used_here(stoker.Ray(1, address=address, runtime_env=own), context)
+    assert cluster.runtime_env == expected
+    assert cluster.address == ("head:1" if address == "auto" else address)
+
+
+def test_program_without_a_runtime_env_sets_none() -> None:
+    context = SimpleNamespace(gcs_address="head:1", runtime_env=Environment())
+    assert used_here(stoker.Ray(1), context).runtime_env is None
 
 
 class Locked(stoker.Dataset[int]):

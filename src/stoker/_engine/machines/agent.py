@@ -75,7 +75,7 @@ class AgentOrder(NamedTuple):
         number: of the worker.
         bridge: host and port of the bridge.
         token: what both connections begin with.
-        preparation: multiprocessing's data for a new process of the trainer.
+        preparation: multiprocessing's data for a new process of the trainer, and its PYTHONHASHSEED as "hash_seed".
         keeps_folder: whether the working directory here is meant (`working_dir` of Ray).
         pool: that it belongs to, or None.
         by_ray: whether the connections are calls of Ray (`TunnelAgent`).
@@ -334,8 +334,12 @@ def _connected(order: AgentOrder, kind: bytes) -> socket.socket:
 
 
 def preparation_for(order: AgentOrder) -> dict[str, object]:
-    """Returns the preparation of the worker: modules are found as here, then where the trainer found them."""
+    """Returns the preparation of an interpreter that is started now: modules are found as here, then where the trainer
+    found them, and sets of texts have the trainer's order if it has a PYTHONHASHSEED.
+    """
     theirs = order.preparation
+    if isinstance(seed := theirs.get("hash_seed"), str):
+        os.environ["PYTHONHASHSEED"] = seed
     paths: Sequence[object] = theirs["sys_path"]  # type: ignore[assignment]
     mine = {**theirs, "sys_path": [*sys.path, *(path for path in paths if path not in sys.path)]}
     folder = theirs.get("dir")

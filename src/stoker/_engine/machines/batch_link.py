@@ -15,6 +15,8 @@ MESSAGES = KnownClasses()
 """What messages of workers and agents on other machines consist of."""
 
 _HEADER = struct.Struct("<Q")
+_PART = 1 << 16
+"""Bytes that are dropped at once."""
 
 
 def size_behind(message: FromWorker) -> int:
@@ -41,6 +43,7 @@ class BatchLink(Channel[FromWorker]):
         self._body: bytearray | None = None
         self._head = bytearray(_HEADER.size)
         self._rest = memoryview(self._head)
+        self._unwanted = 0  # bytes behind `_rest` that are read and dropped
 
     def next(self) -> FromWorker | None:
         """Returns the next message that is there with its batch; None if there is none, or one waits for memory."""
@@ -65,8 +68,17 @@ class BatchLink(Channel[FromWorker]):
         self._batch, self.waits = self.waits, None
         self._rest = memory
 
+    def skip(self) -> None:
+        """Reads the batch that waits and drops it, part by part: there is no memory for it."""
+        assert self.waits is not None
+        self._unwanted = size_behind(self.waits)
+        self.give(memoryview(b""))
+
     def _is_filled(self) -> bool:
-        while self._rest.nbytes:
+        while self._rest.nbytes or self._unwanted:
+            if not self._rest.nbytes:
+                self._rest = memoryview(bytearray(min(_PART, self._unwanted)))
+                self._unwanted -= self._rest.nbytes
             try:
                 count = self._socket.recv_into(self._rest)
             except (BlockingIOError, InterruptedError):

@@ -25,7 +25,7 @@ from stoker._engine.machines.agent import ALONE, CONTROL, DATA, TOKEN, versions
 from stoker._engine.machines.placement import Launcher, Placement, Play
 from stoker._engine.machines.pool.pool_parts import PoolOrder
 from stoker._engine.machines.remote import Remote
-from stoker._engine.machines.starts import SILENT, BridgeSettings, Starts
+from stoker._engine.machines.starts import BridgeSettings, Starts
 from stoker._engine.messages import (
     EndRemote,
     ForRemote,
@@ -37,6 +37,7 @@ from stoker._engine.messages import (
 )
 from stoker._engine.process import linux
 from stoker._engine.process.channel import Channel
+from stoker._engine.process.deadlines import FLUSH
 from stoker._engine.serialize.payload import Payload
 from stoker._engine.transport.segments import ArenaFiles, Mapping
 
@@ -76,20 +77,20 @@ class Bridge:
     ) -> None:
         self._zygote = zygote
         self._arena = arena
-        wrong, wanted = "", settings.options.port
+        why = ""
         try:
-            self._listener = _listener(wanted)
+            self._listener = _listener(settings.options.port)
         except OSError as error:
-            self._listener, wrong = _listener(0), os.strerror(error.errno or 0)
+            self._listener, why = _listener(0), os.strerror(error.errno or 0)
         port = self._listener.getsockname()[1]
         self._starts = Starts(zygote, settings, preparation, pool, port, self._send, self._close, self._memory)
         self._remotes = self._starts.remotes
-        if wrong:
-            self._starts.end_run(
-                f"this host cannot listen at port={wanted} (stoker.Ray): {wrong}. Each loader that is in use, and each "
-                "rank of this host, needs a port of its own, above 1023; port=0 takes any."
-            )
         self._strangers: dict[socket.socket, tuple[bytearray, float]] = {}  # what each has shown, and until when
+        if why:
+            self._starts.end_run(
+                f"this host cannot listen at port={settings.options.port} (stoker.Ray): {why}. Each loader that is in "
+                "use, and each rank of this host, needs a port of its own, above 1023; port=0 takes any."
+            )
         self._mappings: dict[int, Mapping] = {}
         self._ours, self._theirs = socket.socketpair()  # wakes the loop
         self._ours.setblocking(False)
@@ -223,7 +224,8 @@ class Bridge:
         self._forget(stranger.fileno())
         remote = self._starts.by_token.get(bytes(shown[:TOKEN]))  # a keyed hash, whose time says nothing of the tokens
         kind = bytes(shown[TOKEN:])
-        if remote is None or kind not in (CONTROL, DATA):
+        ends = {} if remote is None else {CONTROL: remote.control, DATA: remote.data}
+        if remote is None or ends.get(kind, remote) is not None:  # unknown, or a second one of its kind
             stranger.close()
             return
         self._admit(remote, kind == CONTROL, stranger)
@@ -266,7 +268,7 @@ class Bridge:
         self._starts.tell_started(remote)
         if remote.data.ended and remote.data.fileno() in self._selector.get_map():
             self._forget(remote.data.fileno())
-            remote.ends_by = time.monotonic() + SILENT / 4
+            remote.ends_by = time.monotonic() + FLUSH
         self._conclude(remote)
 
     def _refusing(self, remote: Remote, read: Callable[[], _Read]) -> _Read | None:
@@ -325,6 +327,7 @@ def run(parcel: Payload, descriptors: Sequence[int | None]) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two connections for each worker
     channel: Channel[ToBridge] = Channel(socket.socket(fileno=zygote))
     preparation = {name: value for name, value in parcel.preparation.items() if name != "authkey"}  # it stays here
+    preparation["hash_seed"] = os.environ.get("PYTHONHASHSEED")
     pickled, large = parcel.contents()
     pool = None if settings.share is None else settings.share.order(settings.options.pool or "", pickled, large)
     bridge = Bridge(channel, ArenaFiles(files), settings, preparation, pool)

@@ -33,7 +33,8 @@ class Ray:
         address: of the cluster, as in `ray.init`; "auto" is the one that this program uses, that of `RAY_ADDRESS`, or
             the one that runs on this machine.
         resources: further resources for each worker, such as `{"loader": 1}`, by names that nodes were started with.
-        runtime_env: Ray's, such as `{"working_dir": "."}`, which sends the modules of a program.
+        runtime_env: Ray's, such as `{"working_dir": "."}`, which sends the modules of a program. It adds to that
+            of this program, by `ray.init` or as a job of Ray.
         port: of this machine, to which the workers connect; 0 for any free one. Name it where a firewall stands between
             the machines: each loader that is in use, and each rank of a host, needs one of its own.
         start_timeout: seconds after which workers for which Ray has found no room are reported. Without any other

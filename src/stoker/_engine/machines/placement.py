@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 import queue
 import re
 import socket
@@ -202,6 +203,7 @@ class Placement(threading.Thread):
                     f"{NOBODY} at {options.address} from host {socket.gethostname()}: {error}"
                 ) from None
         ray = importlib.import_module("ray")
+        os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"  # in a job of Ray, ours adds to the job's
         ray.init(
             address=options.address,
             runtime_env=None if options.runtime_env is None else dict(options.runtime_env),

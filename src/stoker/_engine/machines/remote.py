@@ -114,7 +114,7 @@ class Remote:
         self.ends_by: float | None = None
         self._zygote = zygote
         self._memory = memory
-        self._offered: dict[int, PlainSlot] = {}  # unit → the idle slot that came with it
+        self._units: dict[int, PlainSlot | None] = {}  # that it holds, in order → the idle slot that came with it
         self._slot: PlainSlot | None = None  # in which a batch arrives
         self._refused: str | None = None  # why there is no memory for the batch that arrives
         self._question = 0
@@ -174,8 +174,7 @@ class Remote:
                 self._asks = False
                 self._given(message.given)
         elif isinstance(message, Unit):
-            if message.slots:
-                (self._offered[message.unit],) = message.slots
+            (self._units[message.unit],) = message.slots or (None,)
             if self.data is not None:
                 self.data.send(message._replace(slots=[]))
         elif self.data is not None:
@@ -195,7 +194,7 @@ class Remote:
     def _find_memory(self, message: UnitDone) -> bool:
         """Gives the batch that has arrived its memory, or asks for it; returns whether it has some."""
         check(cast("Packed", message.value))
-        slot, size = self._offered.pop(message.unit, None), size_behind(message)
+        slot, size = self._units.get(message.unit), size_behind(message)
         if slot is not None and size <= slot[2]:
             self._given(slot)
             return True
@@ -206,13 +205,12 @@ class Remote:
 
     def _given(self, given: PlainSlot | str | None) -> None:
         assert self.data is not None and self.data.waits is not None
-        size = size_behind(self.data.waits)
         if isinstance(given, tuple):
             self._slot = given
-            self.data.give(self._memory(*given, size))
+            self.data.give(self._memory(*given, size_behind(self.data.waits)))
         else:
             self._refused = given or "there is no memory for the batch"
-            self.data.give(memoryview(bytearray(size)))
+            self.data.skip()
 
     def _take(self, message: FromWorker) -> None:
         if isinstance(message, Unpickled):
@@ -225,7 +223,9 @@ class Remote:
         if isinstance(message, RowsWanted) or (isinstance(message, UnitDone) and message.kind not in _WHOLE):
             raise errors.CannotSendError("part of a unit, or several")  # other workers would unpickle a part
         if isinstance(message, UnitDone):
-            self._offered.pop(message.unit, None)
+            if message.unit != next(iter(self._units), None):  # the supervisor would take it for that of another
+                raise errors.CannotSendError(f"the answer of batch {message.unit}, for which it was not asked")
+            del self._units[message.unit]
             message = self._placed(self._by_our_clock(message))
         self._tell(FromRemote(self.number, packed(message)))
 
