@@ -260,7 +260,7 @@ class Bridge:
 
     def _tell_started(self, remote: Remote) -> None:
         if remote.is_wanted and remote.is_ready:
-            remote.is_wanted, self._ever = False, True
+            remote.is_wanted, remote.is_started, self._ever = False, True, True
             self._replaced.discard(remote.number)
             self._zygote.send(RemoteStarted(remote.number, remote.name))
 
@@ -301,7 +301,7 @@ class Bridge:
 
     def _drains(self, nodes: frozenset[str]) -> None:
         for remote in self._remotes.values():
-            if remote.node in nodes and remote.is_ready and not (remote.is_wanted or remote.drains):
+            if remote.node in nodes and remote.is_started and not remote.drains:
                 remote.drains = True
                 self._moves[remote.number] = self._moves.get(remote.number, 0) + 1
                 why = "its machine is to be taken away, and gets no new batch"
@@ -484,10 +484,10 @@ class Bridge:
         if remote.exit is None or (remote.data is not None and not remote.data.ended):
             return
         self._remove(remote)
-        if remote.is_ready and not remote.is_wanted:
+        if remote.is_started:
             self._zygote.send(remote.exit)
-        elif remote.is_broken:
-            pass  # the run ends
+        elif remote.is_broken or (self._ever and not remote.is_wanted):
+            pass  # the run ends, or the zygote has given up this start
         elif self._ever:
             self._zygote.send(RemoteStartFailed(remote.number, f"it {linux.exit_text(remote.exit.code)}"))
         else:
@@ -500,7 +500,7 @@ class Bridge:
     def _lost(self, remote: Remote) -> None:
         """A worker whose host has ended, or cannot be reached."""
         self._remove(remote)
-        if remote.is_ready and not remote.is_wanted:
+        if remote.is_started:
             self._zygote.send(RemoteExited(remote.number, None, *remote.mark, "", True))
         elif remote.is_wanted:
             self._zygote.send(
