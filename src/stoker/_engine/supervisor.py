@@ -697,7 +697,7 @@ class Supervisor:
         self._is_due = False
         due: list[float] = []
         for number, since in self._leaving.items():
-            exits_slowly = number >= self._local or self._facts.has_duties(number)  # a clean interpreter, or with duties
+            exits_slowly = number >= self._local or self._facts.has_duties(number)  # by duties, or a clean interpreter
             until = since + (FLUSH if exits_slowly else REAP)
             if until <= now:
                 self._out.append(Kill(number))

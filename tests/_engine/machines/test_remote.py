@@ -79,6 +79,18 @@ def ends() -> Iterator[Ends]:
     made.close()
 
 
+def test_part_of_a_batch_is_a_sign_of_life(ends: Ends) -> None:
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
+    ends.answers(8, b"whole")
+    heard = ends.remote.heard
+    ends.remote.read()
+    assert ends.remote.heard == heard > 0
+    ends.worker.queue_bytes(memoryview(b"\x10"))
+    ends.worker.flush()
+    ends.remote.read()
+    assert ends.remote.heard > heard
+
+
 def test_offered_slot_is_used_without_a_question(ends: Ends) -> None:
     ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
     (unit,) = ends.worker.receive()

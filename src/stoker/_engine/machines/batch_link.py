@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from typing import cast
 
 from stoker._engine.machines.known_classes import KnownClasses
@@ -31,11 +32,13 @@ class BatchLink(Channel[FromWorker]):
 
     Attributes:
         waits: the message whose batch waits for memory (`give`), or None. Nothing else is read meanwhile.
+        heard: time at which bytes have come: on a slow network a batch takes longer than a host may be silent.
     """
 
     def __init__(self, end: socket.socket) -> None:
         super().__init__(end)
         self.waits: UnitDone | None = None
+        self.heard = 0.0
         self._batch: UnitDone | None = None  # of which bytes are read
         self._body: bytearray | None = None
         self._head = bytearray(_HEADER.size)
@@ -85,5 +88,6 @@ class BatchLink(Channel[FromWorker]):
             if not count:
                 self.ended = True
                 return False
+            self.heard = time.monotonic()
             self._rest = self._rest[count:]
         return True

@@ -14,7 +14,6 @@ import numpy as np
 from stoker import errors
 from stoker._engine.activity import NEW_MARK
 from stoker._engine.backend import Failure, UnitReport, Whole
-from stoker._engine.machines.agent import TOKEN
 from stoker._engine.machines.batch_link import MESSAGES, BatchLink, size_behind
 from stoker._engine.messages import (
     Activities,
@@ -50,21 +49,6 @@ _TORCHS = re.compile(r"(bool|bfloat|complex|float|u?int)\w*")
 _WHOLE = get_args(Whole)
 """Kinds of answers that workers on other machines give: to whole units."""
 
-STRANGER = 5.0
-"""Seconds that a new connection has to show its token."""
-
-
-def shown_by(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Returns the token that a new connection begins with, and its kind; nothing if it shows none."""
-    connection.settimeout(STRANGER)
-    shown = bytearray()
-    try:
-        while len(shown) < TOKEN + 1 and (more := connection.recv(TOKEN + 1 - len(shown))):
-            shown += more
-    except OSError:
-        return b"", b""
-    return bytes(shown[:TOKEN]), bytes(shown[TOKEN:])
-
 
 def check(batch: Packed) -> None:
     """Raises CannotSendError if a leaf of a batch, or its pickle, lies outside of the bytes that the batch takes, or if
@@ -97,10 +81,10 @@ class Remote:
         name: its process and host, in words.
         node: the scheduler's name of its machine.
         heard, came: times of its latest sign of life, and of its agent's first.
-        beats: whether its agent gives such signs: not while it copies the dataset.
         mark: its place and activity then.
         begun, until: times at which it was placed, and at which it should have started.
         drains: whether the zygote knows that its machine is to be taken away.
+        is_placed: whether it was late when Ray had placed it on a host.
         is_wanted: whether the zygote waits for it to start.
         is_ready: whether it has unpickled the job.
         is_started: whether the zygote knows that: it gives up a start that takes long, and asks for it again.
@@ -121,11 +105,11 @@ class Remote:
         self.control: Channel[FromAgent] | None = None
         self.data: BatchLink | None = None
         self.name = self.node = ""
-        self.drains = self.beats = False
+        self.drains = False
         self.heard = self.came = 0.0
         self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
         self.begun = self.until = 0.0
-        self.is_wanted = self.is_ready = self.is_started = self.is_broken = False
+        self.is_placed = self.is_wanted = self.is_ready = self.is_started = self.is_broken = False
         self.stack: str | None = None
         self.exit: RemoteExited | None = None
         self.ends_by: float | None = None
@@ -168,7 +152,6 @@ class Remote:
                     greeting, self.node = message, message.node
                     self.name = f"{message.pid} on host {message.host} ({message.address})"
                 case Activities():
-                    self.beats = True
                     if message.clock is not None:
                         self._offset = min(self._offset, time.perf_counter() - message.clock)
                     if (message.place, message.activity) != self.mark:
@@ -203,8 +186,8 @@ class Remote:
         assert self.data is not None
         while True:
             message = self.data.next()
+            self.heard = max(self.heard, self.data.heard)
             if message is not None:
-                self.heard = time.monotonic()
                 self._take(message)
             elif self.data.waits is None or self._asks or not self._find_memory(self.data.waits):
                 return
