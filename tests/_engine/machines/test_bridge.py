@@ -469,6 +469,27 @@ def test_worker_that_unpickles_long_shows_its_stack(local: int, monkeypatch: pyt
     played.close_all()
 
 
+@pytest.mark.parametrize("ready_before", [True, False], ids=["ready", "not ready"])
+def test_end_of_a_worker_that_was_given_up_is_not_told(ready_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(local=1, start_timeout=0.0)
+    played.explain = lambda: None  # type: ignore[method-assign]
+    ready(played, 1)
+    agent = Agent(played, played.start(0))
+    played.await_(lambda: InspectRemote(0, 0) in agent.control.receive())
+    agent.control.send(RemoteInspected(0, 0, "in import_torch", 0, 0))
+    played.hears(RemoteStartFailed)
+    remote = played.bridge._remotes[0]
+    if ready_before:
+        agent.data.send(Unpickled(0.1, 0, 0))
+        played.await_(lambda: remote.is_ready)
+    agent.control.send(RemoteExited(0, 1, 0, 0, "", False))
+    agent.data.close()
+    played.await_(lambda: 0 not in played.bridge._remotes)
+    ready(played, 2)
+    assert not [message for message in played._heard if isinstance(message, RemoteExited | RemoteStartFailed)]
+    played.close_all()
+
+
 def test_missing_room_is_reported_and_the_worker_may_come() -> None:
     played = Played(local=1, start_timeout=0.0)
     order = played.start(0)
