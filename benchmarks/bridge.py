@@ -30,8 +30,9 @@ from method import Case, Figures, Goal
 from stoker import Ray
 from stoker._engine.backend import UnitReport
 from stoker._engine.machines.agent import BEAT, CONTROL, DATA, AgentOrder, versions
-from stoker._engine.machines.bridge import Bridge, BridgeSettings
+from stoker._engine.machines.bridge import Bridge
 from stoker._engine.machines.placement import Connected, Report
+from stoker._engine.machines.starts import BridgeSettings
 from stoker._engine.messages import (
     Activities,
     ForRemote,

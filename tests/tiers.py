@@ -225,6 +225,13 @@ def record_of(costs: dict[tuple[str, str], list[float]]) -> Record:
     }
 
 
+def recorded_anew(record: Record, costs: dict[tuple[str, str], list[float]]) -> Record:
+    """Returns a record with the files of a run in the place of what it said of them, without those that are gone."""
+    ran = {file for file, _ in costs}
+    others = {file: names for file, names in record.items() if file not in ran and (TESTS.parent / file).exists()}
+    return dict(sorted({**others, **record_of(costs)}.items()))
+
+
 if __name__ == "__main__":
-    lines = json.dumps(record_of(costs_of(Path(sys.argv[1]))), indent=0)
+    lines = json.dumps(recorded_anew(json.loads(RECORD.read_text()), costs_of(Path(sys.argv[1]))), indent=0)
     RECORD.write_text(lines + "\n")

@@ -22,6 +22,7 @@ from stoker.datasets.worker_share import OfWorker as OfWorker
 from stoker.loader._accounting.observer import Observer as Observer
 from stoker.loader._accounting.observer import observe as observe
 from stoker.loader._accounting.report import copies_in_words as copies_in_words
+from stoker.loader._accounting.report import machines_in_words as machines_in_words
 from stoker.loader._autotune.hint import HAND_OVER_SECONDS as HAND_OVER_SECONDS
 from stoker.loader._autotune.hint import NEGLIGIBLE_SHARE as NEGLIGIBLE_SHARE
 from stoker.loader._autotune.hint import WAITING_SHARE as WAITING_SHARE

@@ -89,6 +89,7 @@ def test_classes_with_slots(run: Any, birth: str) -> None:
         birth,
         """
         import dataclasses
+        from typing import NamedTuple
         from stoker import DataLoader
         class Hidden:
             __slots__ = '__value', '__weakref__'
@@ -104,6 +105,9 @@ def test_classes_with_slots(run: Any, birth: str) -> None:
         class Sample:
             hidden: object
             label: int
+        class Pair(NamedTuple):
+            label: int
+            more: int = 7
         class Data:
             __slots__ = ()
             def __len__(self):
@@ -111,14 +115,13 @@ def test_classes_with_slots(run: Any, birth: str) -> None:
             def __getitem__(self, index):
                 hidden = (One, Open)[index](index)
                 hidden.other = hasattr(hidden, '__dict__')
-                return Sample(hidden, index)
+                return Sample(hidden, Pair(index))
         for sample in DataLoader(Data(), None, num_workers=2, collate_fn=lambda sample: sample,
                                  multiprocessing_context=BIRTH):
             print(type(sample) is Sample, sample.hidden.value(), sample.hidden.other, sample.label)
-
         """,
     )
-    assert seen == "True 0 False 0\nTrue 1 True 1"
+    assert seen == "True 0 False Pair(label=0, more=7)\nTrue 1 True Pair(label=1, more=7)"
 
 
 def test_module_run_with_m(run: Any, birth: str, tmp_path: Any) -> None:

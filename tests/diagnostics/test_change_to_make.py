@@ -27,6 +27,7 @@ def situation(
     long_waits: float = 0.1,
     sampled: float = 0.0,
     size: int = 0,
+    far: int | None = None,
     **about: Any,
 ) -> LoaderSummary:
     """A run of 100 batches in 10 s on 4 CPUs.
@@ -42,7 +43,10 @@ def situation(
         collated: seconds of a batch in its collation.
         long_waits, sampled: shares of the waiting.
         size: bytes of a batch.
+        far: batches of two other machines, which have 10 workers; None without such workers.
     """
+    elsewhere = {name: {"batches": (far or 0) // 2, "bytes": (far or 0) * 5_000_000} for name in "ab"} if far else {}
+    about |= {} if far is None else {"remote_workers": 10}
     return LoaderSummary(
         {**ABOUT, "num_workers": workers, **about}, made=1, epochs=1, batches=BATCHES, samples=3200, spent=SPENT,
         waited=SPENT * waited, first=0.1, steady=SPENT - 0.1, steady_waited=SPENT * waited - 0.1,
@@ -50,6 +54,7 @@ def situation(
         making=None if made is None else BatchMaking(made[0], made[0] * made[1], longest, 0.05, 0.0, slowest, collated),
         machine=None if others is None else busy + others, others=others or 0.0,
         sampled=sampled * SPENT * waited, long_waits=long_waits * SPENT * waited, size=size,
+        machines={"machines": elsewhere, "batches": BATCHES, "seconds": SPENT} if far else {},
     )  # fmt: skip
 
 
@@ -65,7 +70,10 @@ SITUATIONS = {
     ),
     "all CPUs compute samples": (
         situation(4, 0.6, (0.38, COMPUTES), 0.95),
-        ["Make samples cheaper", "95% of the 4 CPUs are in use, so more workers cannot help"],
+        [
+            "Make samples cheaper (a faster decoder, smaller files, a cache), or add CPUs (of other machines too: ",
+            "95% of the 4 CPUs are in use, so more workers cannot help",
+        ],
         ["disk", "the rest", "num_workers="],
     ),
     "more workers than CPUs share them": (
@@ -202,6 +210,41 @@ SITUATIONS = {
         situation(4, 0.8, None, 0.81, others=None),
         ["Try num_workers=8: 81%", "stoker profile"],
         ["Pass"],
+    ),
+    "all CPUs compute samples, and other machines help": (
+        situation(4, 0.6, (0.95, COMPUTES), 0.95, far=60),
+        ["Try stoker.Ray(num_workers=20): 60 of 100 batches came from 2 other machines, 0.48 Gbit/s", "95%"],
+        ["cheaper", "disk"],
+    ),
+    "other machines alone": (
+        situation(0, 0.6, None, 0.1, far=100),
+        ["Pass num_workers=4, as 10% of the CPUs here are in use: none of them makes batches"],
+        ["made in the training loop", "stoker.Ray"],
+    ),
+    "other machines alone, beside other programs": (
+        situation(0, 0.6, None, 0.1, others=0.85, far=100),
+        ["Pass num_workers=4, as 95% of the CPUs here", "Other programs use 85% of the CPUs: measure again"],
+        ["made in the training loop", "stoker.Ray"],
+    ),
+    "other machines alone, and the step takes all CPUs": (
+        situation(0, 0.6, None, 0.95, far=100),
+        ["Try stoker.Ray(num_workers=20): 100 of 100 batches"],
+        ["made in the training loop"],
+    ),
+    "other machines, CPUs here idle": (
+        situation(2, 0.6, (0.38, COMPUTES), 0.5, far=50),
+        ["Pass num_workers=4: 2 of 4 CPUs make batches"],
+        ["stoker.Ray"],
+    ),
+    "other machines, samples wait": (
+        situation(4, 0.8, (0.78, SLEEPS), 0.06, far=50),
+        ["Pass num_workers=8: samples wait 95% of their time", DISK],
+        ["stoker.Ray"],
+    ),
+    "other machines, of which none has come": (
+        situation(4, 0.6, (0.38, COMPUTES), 0.95, far=0),
+        ["Pass persistent_workers=True: no batch came from another machine"],
+        ["stoker.Ray"],
     ),
     "no workers, all CPUs in use": (
         situation(0, 0.6, (0.06, 3.9), 0.97),

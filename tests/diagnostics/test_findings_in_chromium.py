@@ -71,3 +71,37 @@ def test_nothing_is_shown_of_torchs_loaders_without_findings(browser: Any, tmp_p
     page, others = opened(browser, f"file://{path}")
     assert page.inner_text("#faults-none") == "No worker was replaced, no sample was left out."
     assert not page.is_visible("#faults") and wrong == others == []
+
+
+def with_machines(known: Measurements, number: int) -> Measurements:
+    """The same run, whose loaders had workers on other machines with long names."""
+    for place, loader in enumerate(known.loaders):
+        loader.about |= {"engine": "stoker", "remote_workers": number, "on_demand": bool(place)}
+        name = f"ip-10-0-0-{{}}.{'region-of-a-cloud.' * 3}compute.internal (10.0.0.{{}})"
+        counts = {one: {"batches": 2 + one, "bytes": (2 + one) * 38_000_000} for one in range(number)}
+        pool = {"name": "train", "ranks": 8, "own_seconds": 30.0, "all_seconds": 240.0}
+        store = {"own": 3 << 20, "used": 1 << 30, "room": 4 << 30}
+        loader.machines = {"batches": 3000, "seconds": 60.0, "object_store": store, "pool": pool}
+        loader.machines["machines"] = {name.format(one, one): made for one, made in counts.items()}
+    return known
+
+
+@pytest.mark.parametrize(("scheme", "width", "number"), [("light", 1200, 60), ("dark", 360, 60), ("dark", 1200, 2)])
+def test_other_machines_are_listed(browser: Any, tmp_path: Path, scheme: str, width: int, number: int) -> None:
+    path = tmp_path / "report.html"
+    write_report(with_machines(measured(batches=200), number), str(path), "python train.py", "stoker")
+    page, wrong = opened(browser, f"file://{path}", color_scheme=scheme, viewport={"width": width, "height": 800})
+    assert [page.inner_text(f"#loaders tbody tr >> nth={row} >> td >> nth=0") for row in range(2)] == [
+        *(f"2 + {number}", f"2 + 0-{number}")
+    ]
+    assert page.locator("#machines tbody tr").count() == 2 * (number + 1)
+    if number == 60:
+        first = page.inner_text("#machines tbody tr >> nth=1").split("\t")
+        assert first[0] == "ip-10-0-0-59 (10.0.0.59)" and first[2:] == ["61", "2.0%", "1.02", "2.2 GiB", "38.6"]
+    assert page.inner_text("#machines tbody tr >> nth=0").split("\t")[0] == "this machine"
+    assert "pool 'train', shared by 8 rank(s); this one has had 12%" in page.inner_text("#machines-notes")
+    assert page.evaluate("document.querySelector('#machines').parentElement.clientHeight") <= 0.7 * 800
+    assert too_wide(page) == hidden_by_first_column(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    keep(page, f"machines-{scheme}-{width}-{number}")
+    assert wrong == []

@@ -107,12 +107,17 @@ def test_other_machines_are_named(recorder: Recorder, tmp_path: Path) -> None:
     next(iterator)
     iterator._dispatcher.came_from("b (10.0.0.2)", 2_000_000)
     iterator._dispatcher.stored((3 << 20, 1 << 30, 4 << 30))
+    pool = {"name": "train", "ranks": 2, "own_seconds": 1.0, "all_seconds": 4.0}
+    recorder.note({"loader": 0, "machines": {**iterator.machines, "pool": pool}})
     next(iterator)  # the loop is left before its end
     known = measured(recorder, tmp_path)
-    line, store = finding_lines(known, known.loaders)
+    line, store, shared = finding_lines(known, known.loaders)
+    assert shared.endswith(": pool 'train', shared by 2 rank(s); this one has had 25% of the time of its workers.")
     assert store.endswith(": object store of Ray: 3.0 MiB put by this loader; 1.0 GiB of 4.0 GiB used on all machines.")
     assert ": b (10.0.0.2): 1 batches, 1.9 MiB over the network (" in line and line.endswith(" MB/s).")
-    assert findings_of_loaders(known)[0]["machines"] == known.loaders[0].machines
+    found = findings_of_loaders(known)[0]["machines"]
+    assert found["machines"] == {"b (10.0.0.2)": {"batches": 1, "bytes": 2_000_000}} and len(found["text"]) == 3
+    assert found["notes"] == found["text"][1:] and found["batches"] == 2
 
 
 def test_engine_is_stokers_where_the_iterator_is(recorder: Recorder, tmp_path: Path) -> None:

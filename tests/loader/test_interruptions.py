@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import stoker
+from stoker.collate import registry
 from stoker.errors import IteratorClosedError
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -146,6 +147,7 @@ def test_at_some_lines(case: str, exception: Callable[[], None]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # a loader with a process for each line
 @pytest.mark.filterwarnings("ignore:Stream cannot say where it stands")
 @pytest.mark.parametrize("exception", [interrupted, signalled])
 @pytest.mark.parametrize("case", CASES)
@@ -174,6 +176,68 @@ def check(case: str, exception: Callable[[], None], step: int, is_first: bool = 
         due = [0, 1] if is_first else [2, 3]
         assert not missing or (missing == due and (where in RETURNS or raised == 2)), (number, where, seen)
     assert len(lines) * step > 50
+
+
+class Item:
+    """Is collated by a function of the user's."""
+
+
+def once(values: Any) -> Any:
+    """Returns the values; at the second batch a handler raises first, as a program does that bounds its time."""
+    calls.append(1)
+    if len(calls) == 2:
+        signalled()
+    return values
+
+
+calls: list[int] = []
+
+
+class Items(Samples):
+    def __getitem__(self, index: int) -> Any:
+        return Item()
+
+
+class Gathered(Samples):
+    stoker_protocol = True
+
+    def __getitem__(self, index: int) -> Any:
+        return index
+
+    def gather_layout(self) -> Any:
+        return np.empty(0, np.int64)
+
+    def gather(self, indices: Any, out: Any) -> None:
+        out[...] = once(indices)
+
+
+class Standing(stoker.IterableDataset[Any]):
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < 2 * BATCHES:
+            self.at += 1
+            yield self.at
+
+    def state_dict(self) -> Any:
+        return once({"at": self.at})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+@pytest.mark.usefixtures("watchdog")
+@pytest.mark.parametrize("dataset", [Items, Gathered, Standing])
+def test_what_a_handler_raises_beside_samples_reaches_the_loop(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.default_collate_fn_map, Item, lambda batch, **_: once(len(batch)))
+    calls.clear()
+    loader: stoker.DataLoader[Any] = stoker.DataLoader(dataset(), batch_size=2, output="numpy")
+    with pytest.raises(Watchdog):
+        for _ in loader:
+            if dataset is Standing:
+                loader.state_dict()
+    assert len(calls) == 2 or dataset is Standing
 
 
 def test_a_batch_that_cannot_be_opened_is_raised_and_counted_so() -> None:

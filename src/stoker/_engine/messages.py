@@ -467,9 +467,9 @@ class WorkersLocked(NamedTuple):
 
 
 class GaveUp(NamedTuple):
-    """The supervisor has failed with this traceback."""
+    """The supervisor has failed; `why` is the traceback, or a sentence."""
 
-    traceback: str
+    why: str
 
 
 class Flushing(NamedTuple):

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
+from stoker._core.interruption import harmless, tears
 from stoker._core.worker_info import current
 from stoker._engine.backend import (
     Answer,
@@ -21,7 +22,6 @@ from stoker._engine.backend import (
     located,
 )
 from stoker._engine.backends import IN_STEP
-from stoker._engine.process_guard import harmless, tears
 
 
 class SerialBackend(Backend):

@@ -697,7 +697,8 @@ class Supervisor:
         self._is_due = False
         due: list[float] = []
         for number, since in self._leaving.items():
-            until = since + (FLUSH if self._facts.has_duties(number) else REAP)
+            exits_slowly = number >= self._local or self._facts.has_duties(number)  # by duties, or a clean interpreter
+            until = since + (FLUSH if exits_slowly else REAP)
             if until <= now:
                 self._out.append(Kill(number))
             due.append(until if until > now else now + REAP)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from stoker import errors
 from stoker._core.exceptions import summary_of
+from stoker._core.interruption import harmless
 from stoker._engine.activity import NEW_MARK, Position
 from stoker._engine.backend import (
     EARLY,
@@ -32,7 +33,7 @@ from stoker._engine.backend import (
     located,
 )
 from stoker._engine.backends import THREADS
-from stoker._engine.process_guard import check_owner, harmless
+from stoker._engine.process_guard import check_owner
 from stoker._engine.supervision.dispatch import Assignment, Dispatch
 from stoker._engine.supervision.rules import Rules, Stalls
 from stoker._engine.tracebacks import users_stacks

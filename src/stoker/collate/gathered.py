@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from stoker._core.hashing import mixed
+from stoker._core.interruption import tears
 from stoker.collate import default, registry, structure, tensors
 from stoker.collate.mismatch import common_dtype
 from stoker.collate.stacking import NumpyLeaves
@@ -83,9 +84,9 @@ class Gathered:
         """
         try:
             return self._batch(indices)
-        except StokerError:
-            raise
         except Exception as error:
+            if isinstance(error, StokerError) or tears(error):
+                raise
             self.trouble = error
             self._declined += 1
             return NOT_GATHERED

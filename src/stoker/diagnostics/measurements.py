@@ -64,7 +64,7 @@ class MeasuredLoader:
         faults: of its samples and workers.
         chosen: the number of workers that `--auto` has chosen, in words.
         copies: of its batches to devices, up to the end of its latest epoch or later (`Report.copies`).
-        machines: others that made batches of its latest epoch, in words.
+        machines: others that made batches of its latest epoch, as of then or later (`Report.elsewhere()`).
     """
 
     about: dict[str, Any]
@@ -78,7 +78,7 @@ class MeasuredLoader:
     faults: FaultLog = field(default_factory=FaultLog)
     chosen: str | None = None
     copies: dict[str, float] = field(default_factory=dict)
-    machines: list[str] = field(default_factory=list)
+    machines: dict[str, Any] = field(default_factory=dict)
 
     @property
     def restarts(self) -> bool:
@@ -134,7 +134,7 @@ class MeasuredLoader:
             peak, restarts, making, used / (used + idle) if used else None, max(0.0, used - cpu) / (used + idle or 1.0),
             sum(share * time for share, time in busy) / sum(time for _, time in busy) if busy else None,
             self.sampled, ends, sum(sorted(waits)[-(len(waits) // 20 or 1) :]), median(self.sizes) if self.sizes else 0,
-            sum(map(sum, self.jpegs)),
+            sum(map(sum, self.jpegs)), self.machines,
         )  # fmt: skip
 
 
@@ -159,6 +159,7 @@ class LoaderSummary:
         others: of it, by other programs.
         gpu: share of the time in which the GPUs of the program were busy, by the driver; None if unknown.
         jpegs: seconds in which Pillow decoded whole JPEGs, of all processes.
+        machines: other machines, as of the loader.
         sampled: of `waited`, inside the sampler.
         ends: of `steady_waited`, after the last batch of each epoch, in which workers end.
         long_waits: of `steady_waited`, the twentieth of the waits that are longest.
@@ -187,6 +188,7 @@ class LoaderSummary:
     long_waits: float = 0.0
     size: float = 0
     jpegs: float = 0.0
+    machines: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -299,7 +301,9 @@ class Measurements:
         elif "copies" in record:
             self._loaders[file, record["loader"]].copies = record["copies"]
         elif "machines" in record:
-            self._loaders[file, record["loader"]].machines = record["machines"]
+            loader = self._loaders[file, record["loader"]]
+            pool = record["machines"]["pool"] or loader.machines.get("pool", {})  # the iterator has left it at its end
+            loader.machines = {**record["machines"], "pool": pool}
         elif "sampled" in record:
             self._loaders[file, record["loader"]].sampled += record["sampled"]
         elif "noted" in record:

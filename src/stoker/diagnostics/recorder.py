@@ -258,7 +258,10 @@ def described(loader: Any) -> dict[str, Any]:
     plain = {name: value if isinstance(value, int | str) else None for name, value in settings.items()}
     is_stream = _attribute(loader, "_dataset_kind") == 1
     record = _attribute(loader, "_stoker")
-    awaited = 0 if record is None else record.options(loader).in_flight
+    options = None if record is None else record.options(loader)
+    awaited = 0 if options is None else options.in_flight
+    if options is not None and options.remote is not None:
+        plain |= {"remote_workers": options.remote.num_workers, "on_demand": options.on_demand}
     about = {"dataset": type(dataset).__name__, "class": type(loader).__name__, "stream": is_stream}
     return {**about, **plain, **({"awaited": awaited} if awaited else {})}
 

@@ -15,7 +15,7 @@ from stoker.diagnostics.fault_log import NONE
 from stoker.diagnostics.measurements import EpochSpans, MeasuredLoader, Measurements
 from stoker.diagnostics.process_tree import MemoryReading, ProcessHistory
 from stoker.diagnostics.verdict import FULL, LONG
-from stoker.extend import copies_in_words
+from stoker.extend import copies_in_words, machines_in_words
 
 JUDGED = 40
 """Loaders whose workers' memory is judged; those whose workers made most batches."""
@@ -32,8 +32,9 @@ def growth_of(known: Measurements, loaders: Sequence[MeasuredLoader]) -> dict[in
 
 def findings_of_loaders(known: Measurements) -> list[dict[str, Any]]:
     """Returns of each loader its `faults`, its `worker_growth` and its `copies` to devices (None if there are none),
-    and lines on other `machines` that made batches of its latest epoch, as plain JSON values. Copies have the `bus`,
-    bytes in a second or None, and their line, `text`.
+    and the other `machines` that made batches of its latest epoch (None if there are none), as plain JSON values.
+    Copies have the `bus`, bytes in a second or None, and their line, `text`; machines have lines, `text`, and those of
+    no single machine, `notes`.
     """
     growing = growth_of(known, known.loaders)
     return [
@@ -41,7 +42,7 @@ def findings_of_loaders(known: Measurements) -> list[dict[str, Any]]:
             "faults": loader.faults.as_dict(known.begun),
             "worker_growth": growing[number].as_dict() if number in growing else None,
             "copies": copies_of(known, loader),
-            "machines": loader.machines,
+            "machines": machines_of(loader),
         }
         for number, loader in enumerate(known.loaders)
     ]
@@ -80,7 +81,8 @@ def finding_lines(known: Measurements, loaders: Sequence[MeasuredLoader]) -> lis
     """
     lines = [f"{loader.name}: {loader.faults.text}." for loader in loaders if loader.faults.counts]
     lines += [f"{loader.name}: {found['text']}" for loader in loaders if (found := copies_of(known, loader))]
-    lines += [f"{loader.name}: {machine}." for loader in loaders for machine in loader.machines]
+    elsewhere = [(loader.name, machines_of(loader)) for loader in loaders]
+    lines += [f"{name}: {text}." for name, machines in elsewhere if machines for text in machines["text"]]
     if known.faults.counts:
         lines += [f"{one['what']}: {one['text']}" for one in known.faults.named]
     for growth in growth_of(known, loaders).values():
@@ -88,6 +90,13 @@ def finding_lines(known: Measurements, loaders: Sequence[MeasuredLoader]) -> lis
     if not lines and any(loader.about.get("engine") == "stoker" for loader in loaders):
         lines.append(f"Faults: none; {NONE}.")
     return lines
+
+
+def machines_of(loader: MeasuredLoader) -> dict[str, Any] | None:
+    """Returns the other machines of a loader, and what they say; None if there are none."""
+    if not (found := loader.machines):
+        return None
+    return {**found, "text": machines_in_words(found), "notes": machines_in_words({**found, "machines": {}})}
 
 
 def copies_of(known: Measurements, loader: MeasuredLoader) -> dict[str, Any] | None:

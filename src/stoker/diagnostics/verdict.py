@@ -1,5 +1,6 @@
 """The verdict about a loader: whether the training loop waits for data, what there is to gain, and the change to make:
-that of the first of `CAUSES` that the figures show. A change names one cause only where they leave no other.
+that of the first of `CAUSES` that the figures show. A change names one cause only where they leave no other. It is
+long because the causes are one list, which is read from its first one on.
 """
 
 from __future__ import annotations
@@ -113,6 +114,9 @@ UNEVEN = 3.0
 MOSTLY, NEARLY = 0.5, 0.9
 """Share of a whole from which on a part of it is the cause, and from which on it is whatever the rest does."""
 
+OTHERS_CPUS = " (of other machines too: stoker.DataLoader(remote=stoker.Ray(...)))"
+"""What is added to the advice to add CPUs."""
+
 LARGE = 1 << 20
 """Bytes of a batch from which on handing it over takes time."""
 
@@ -142,6 +146,11 @@ class _Figures:
         self.loader, self.cpus, self.making = loader, cpus, loader.making
         self.workers: int = loader.about.get("num_workers") or 0
         self.threads: int = loader.about.get("threads_per_worker") or 1
+        self.remote: int = loader.about.get("remote_workers") or 0
+        self.far: int = sum(counts["batches"] for counts in loader.machines.get("machines", {}).values())
+        self.near: float = 1 - min(
+            1.0, self.far / max(1, loader.machines.get("batches", 1))
+        )  # share of this machine's batches
         self.is_persistent = bool(loader.about.get("persistent_workers"))
         self.own = (loader.spent - loader.waited) / max(1, loader.batches)  # the loop's step, for each batch
         self.busy = loader.cpu / loader.spent / min(cpus, quota)
@@ -170,7 +179,7 @@ class _Figures:
         """Returns how much of the program's CPU time goes into batches; 1 if it is not known."""
         if self.making is None or not self.loader.cpu:
             return 1.0
-        return min(1.0, self.making.cpu * self.loader.batches / self.loader.cpu)
+        return min(1.0, self.making.cpu * self.near * self.loader.batches / self.loader.cpu)
 
     @cached_property
     def at_once(self) -> float:
@@ -179,7 +188,7 @@ class _Figures:
             return float(self.workers)
         starts = 1 if self.is_persistent else self.loader.epochs
         in_use = max(self.loader.spent - starts * self.making.start, 0.1 * self.loader.spent)
-        return self.making.seconds * self.loader.batches / in_use
+        return self.making.seconds * self.near * self.loader.batches / in_use
 
     @cached_property
     def making_share(self) -> float:
@@ -329,6 +338,30 @@ def _hand_over(known: _Figures) -> str | None:
     )
 
 
+def _other_machines(known: _Figures) -> str | None:
+    if not known.remote:
+        return None
+    found, cpus, in_use = known.loader.machines, known.cpus, f"{known.used:.0%} of the CPUs here are in use"
+    if not known.workers and known.busy < BUSY:
+        return f"Pass num_workers={cpus}, as {in_use}: none of them makes batches, because of num_workers=0."
+    samples_wait = known.computing <= OFF_CPU and known.used <= SPARE
+    if known.making is not None and (known.making_share < MAKING or samples_wait):
+        return None  # workers here idle, or their samples wait: more of them cost little
+    if known.used < BUSY and (few := _few_workers(known)) is not None:
+        return few
+    if not known.far:
+        kept = "" if known.is_persistent else "Pass persistent_workers=True: "
+        return f"{kept}{'no' if kept else 'No'} batch came from another machine; their workers take seconds to start."
+    seconds, size = max(found["seconds"], 1e-9), sum(counts["bytes"] for counts in found["machines"].values())
+    number = len(found["machines"])
+    return (
+        f"Try stoker.Ray(num_workers={2 * known.remote}): {known.far:,} of {found['batches']:,} batches came from "
+        f"{number} other machine{'s' * (number > 1)}, {8 * size / seconds / 1e9:,.2g} Gbit/s of the network, and "
+        f"{in_use}. If the rate stays, the network or the cluster has no more: make batches smaller in bytes (uint8 in "
+        "place of float32, smaller crops)."
+    )
+
+
 def _too_many_workers(known: _Figures) -> str | None:
     cpus, workers = known.cpus, known.workers
     is_computing = known.making is None or (known.computing > OFF_CPU and known.part >= MOSTLY)
@@ -351,7 +384,8 @@ def _all_cpus(known: _Figures) -> str | None:
         return _either(known, busy)
     rest = "" if known.part >= MOSTLY else f" ({known.part:.0%} of that is for batches, the rest for the loop's steps)"
     help_ = "more workers cannot help" if workers else "workers cannot help much"
-    return f"{known.cheaper}, or add CPUs: {busy:.0%} of the {known.cpus} CPUs are in use{rest}, so {help_}."
+    of_others = "" if known.part < MOSTLY else OTHERS_CPUS
+    return f"{known.cheaper}, or add CPUs{of_others}: {busy:.0%} of the {known.cpus} CPUs are in use{rest}, so {help_}."
 
 
 def _no_workers(known: _Figures) -> str | None:
@@ -387,7 +421,7 @@ def _computing_samples(known: _Figures) -> str | None:
         return None
     share = f" {known.making.on_cpu:.0%} of their time" if known.making.on_cpu >= ON_CPU else ""
     number = f"there are {known.workers} workers for {known.cpus} CPUs"
-    return f"{known.cheaper}, or add CPUs: samples compute{share}, and {number}."
+    return f"{known.cheaper}, or add CPUs{OTHERS_CPUS}: samples compute{share}, and {number}."
 
 
 def _waiting_samples(known: _Figures) -> str:
@@ -426,6 +460,7 @@ CAUSES: dict[str, Callable[[_Figures], str | None]] = {
     "first batches": _first_batches,
     "slow batches": _slow_batches,
     "JPEGs decoded whole": lambda known: decoded_by_pillow(known.loader) if known.workers or known.cpus == 1 else None,
+    "other machines": _other_machines,
     "too many workers": _too_many_workers,
     "hand-over": _hand_over,
     "CPUs in use": _all_cpus,
@@ -436,7 +471,7 @@ CAUSES: dict[str, Callable[[_Figures], str | None]] = {
 }
 """The causes of waiting, in the order in which they are looked for: each gives the change, or None if it is another."""
 
-_WITH_CPUS = list(CAUSES)[list(CAUSES).index("too many workers") :]
+_WITH_CPUS = list(CAUSES)[list(CAUSES).index("other machines") :]
 """Causes whose change is another one if other programs use the CPUs."""
 
 

@@ -30,7 +30,7 @@ from stoker.datasets.described import loaded_by
 from stoker.events import Listener
 from stoker.loader import loader_kind, torch_support
 from stoker.loader._accounting import observer
-from stoker.loader._accounting.report import POOL, Report
+from stoker.loader._accounting.report import Report
 from stoker.loader._epoch import draws, epoch, ranks
 from stoker.loader._epoch.progress import Progress
 from stoker.loader._epoch.sampler_epochs import check_samplers, lend_to_samplers
@@ -607,10 +607,8 @@ class DataLoader(nominal.base("DataLoader"), Generic[T_co]):  # type: ignore[mis
         memory, text = ({}, None) if iterator is None else iterator.inspect(stacks)
         options = record.options(self)
         whole = jpeg_reader.decoded_whole(options.jpegs, options.capabilities.own_process)
-        report = Report.of(record.ledger, memory, text, whole, record.copies.as_dict())
-        if iterator is None or options.remote is None or (use := iterator.pool_use) is None:
-            return report
-        return replace(report, pool=dict(zip(POOL, (options.remote.pool, *use), strict=True)))
+        pool = {} if iterator is None else iterator.pool
+        return Report.of(record.ledger, memory, text, whole, record.copies.as_dict(), pool)
 
     def progress(self, name: str = "batches") -> Iterator[Any]:
         """Returns an iterator over the next epoch that draws a bar on stderr, or in a notebook's cell.

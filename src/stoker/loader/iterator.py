@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from stoker import errors
 from stoker._core import nominal
 from stoker._core.exceptions import users_level
+from stoker._core.interruption import tears
 from stoker._core.worker_info import current
 from stoker._engine.backend import NOT_PLAIN, Answer, Backend, Failure
-from stoker._engine.process_guard import leave_if_left_behind, tears
+from stoker._engine.process_guard import leave_if_left_behind
 from stoker._engine.serial import SerialBackend
 from stoker._engine.timings import BatchTimings
 from stoker._engine.tracebacks import hide_own_frames
@@ -34,7 +35,7 @@ from stoker.loader import torch_support
 from stoker.loader._accounting import observer
 from stoker.loader._accounting.accounting import Accounting
 from stoker.loader._accounting.ledger import EventDispatcher
-from stoker.loader._accounting.report import Report
+from stoker.loader._accounting.report import POOL, Report
 from stoker.loader._epoch import epoch
 from stoker.loader._epoch.plan import Step
 from stoker.loader._job.work import TRIES
@@ -453,9 +454,11 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         self._units.flush_guesses()
 
     @property
-    def pool_use(self) -> tuple[int, float, float] | None:
-        """Returns the use of the pool of workers that is shared with other ranks (`Report.pool`), or None."""
-        return None if self._backend is None else self._backend.pool_use()
+    def pool(self) -> dict[str, Any]:
+        """Returns the use of the pool of workers that is shared with other ranks (`Report.pool`), or nothing."""
+        use = None if self._backend is None else self._backend.pool_use()
+        remote = self._options.remote
+        return {} if use is None or remote is None else dict(zip(POOL, (remote.pool, *use), strict=True))
 
     def inspect(self, stacks: bool) -> tuple[dict[str, int], str | None]:
         """Returns the memory of this iterator's processes, in bytes by name, and their stacks if wanted."""
@@ -471,9 +474,9 @@ class LoaderIterator(nominal.iterator_base()):  # type: ignore[misc]  # the base
         return self._record.copies.as_dict()
 
     @property
-    def machines(self) -> list[str]:
-        """Returns lines on the other machines that made batches of the latest epoch, and on their object store."""
-        return Report.of(self._ledger).machines_in_words() if self._ledger.machines else []
+    def machines(self) -> dict[str, Any]:
+        """Returns what is known of other machines (`Report.elsewhere()`), or nothing."""
+        return Report.of(self._ledger, pool=self.pool).elsewhere() if self._ledger.machines else {}
 
     @property
     def is_open(self) -> bool:

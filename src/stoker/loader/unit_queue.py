@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stoker import errors
+from stoker._core.interruption import tears
 from stoker._engine.backend import NOT_PLAIN, Answer, Backend
-from stoker._engine.process_guard import tears
 from stoker._engine.supervision.split_policy import COMPARISONS, SplitPolicy, is_trial
 from stoker.datasets.nesting import prefers_whole_batches
 from stoker.loader._epoch import gather_or_split

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from stoker import Ray
-from stoker._engine.machines import bridge
+from stoker._engine.machines import starts
 from stoker._engine.machines.agent import Agent, AgentOrder, Contents
 from stoker._engine.machines.placement import Connected, Ended, Report, Shortage
 from stoker._engine.messages import StoreUse
@@ -39,7 +39,7 @@ class LocalCluster(Ray):
         """It needs no Ray."""
 
     def launcher(self, pickled: bytes, large: list[memoryview], modules: list[str], wake: Callable[[], None]) -> Any:
-        bridge.SILENT = self.silent
+        starts.SILENT = self.silent
         arrays: list[object] = [np.frombuffer(view, np.uint8) for view in large]
         return _Processes(self.places, (np.frombuffer(pickled, np.uint8), arrays, modules), wake)
 
@@ -90,7 +90,8 @@ class _Processes:
 
 def _serve(contents: Contents, order: AgentOrder) -> None:
     os.setpgid(0, 0)  # agent and worker are one host, to be stopped and killed together
-    Agent().serve(contents, order)
+    os.environ.pop("PYTHONHASHSEED", None)  # which has its own environment
+    Agent().serve([contents], order)
 
 
 def hosts(bridge: int) -> list[int]:

@@ -67,6 +67,18 @@ def test_end_in_the_middle_of_a_batch_shows(ends: tuple[socket.socket, BatchLink
     assert link.next() is None and link.ended
 
 
+def test_batch_without_memory_is_dropped(ends: tuple[socket.socket, BatchLink]) -> None:
+    theirs, link = ends
+    size = (1 << 16) + 3
+    theirs.sendall(wire(batch(1, size)))
+    assert link.next() is None
+    link.skip()
+    theirs.sendall(bytes(size))
+    assert link.next() == batch(1, size)
+    theirs.sendall(wire(Leaves()))
+    assert link.next() == Leaves()
+
+
 def test_batch_without_bytes_is_a_message(ends: tuple[socket.socket, BatchLink]) -> None:
     theirs, link = ends
     small = UnitDone(3, "batch", (None, 0, b"", b"pickle", {}), 0.1, plain(UnitReport()), 0.1)

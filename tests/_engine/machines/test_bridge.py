@@ -13,11 +13,13 @@ from importlib import metadata
 import pytest
 
 from stoker._engine.machines import bridge as bridges
+from stoker._engine.machines import starts
 from stoker._engine.machines.agent import CONTROL, DATA, AgentOrder, versions
-from stoker._engine.machines.bridge import Bridge, BridgeSettings
+from stoker._engine.machines.bridge import Bridge
 from stoker._engine.machines.cluster import Ray
-from stoker._engine.machines.placement import Connected, Draining, Ended, Report, Shortage, Unreachable
+from stoker._engine.machines.placement import Connected, Draining, Ended, Reached, Report, Shortage, Unreachable
 from stoker._engine.machines.pool.pool_parts import PoolOrder, PoolParts
+from stoker._engine.machines.starts import BridgeSettings
 from stoker._engine.messages import (
     Activities,
     Broken,
@@ -169,6 +171,32 @@ def test_stranger_without_the_token_is_turned_away(played: Played) -> None:
     played.hears(RemoteStarted)
 
 
+def test_silent_strangers_delay_nobody(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = played.start(0)
+    silent = [socket.create_connection(order.bridge) for _ in range(3)]
+    silent[0].sendall(order.token[:7])
+    before = time.monotonic()
+    agent = Agent(played, order)
+    agent.data.send(Unpickled(0.1, 0, 0))
+    played.hears(RemoteStarted)
+    assert time.monotonic() - before < bridges.STRANGER
+    monkeypatch.setattr(bridges, "STRANGER", 0.0)
+    silent.append(socket.create_connection(order.bridge))
+    silent[-1].settimeout(SECONDS)
+    assert silent[-1].recv(1) == b""
+    for each in silent:
+        each.close()
+
+
+def test_second_connection_of_a_kind_is_turned_away(played: Played) -> None:
+    first = ready(played)
+    second = Agent(played, played.orders[0])
+    for channel in (second.control, second.data):
+        played.await_(lambda channel=channel: channel.receive() or channel.ended)
+    first.control.send(Activities(0, 5, 0, 0))
+    assert played.hears(Activities) == Activities(0, 5, 0, 0)
+
+
 def test_other_versions_end_the_run_and_both_are_named(played: Played) -> None:
     Agent(played, played.start(0), ("Stoker 9.9", "Python 2.7", "NumPy 2"))
     failure = pickle.loads(played.hears(Broken).failure)  # type: ignore[union-attr]
@@ -194,19 +222,25 @@ def test_message_that_no_worker_sends_names_its_worker(played: Played, sent: byt
 
 def test_silent_host_is_lost(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     ready(played)
-    monkeypatch.setattr(bridges, "SILENT", 0.0)
+    monkeypatch.setattr(starts, "SILENT", 0.0)
     assert played.hears(RemoteExited) == RemoteExited(0, None, 0, 1, "", True)
 
 
-def test_host_that_copies_the_dataset_is_silent_for_longer(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_that_falls_silent_before_its_worker_began(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    Agent(played, played.start(0))
+    played.await_(lambda: played.bridge._remotes[0].name)
+    monkeypatch.setattr(starts, "SILENT", 0.0)
+    assert played.hears(RemoteStartFailed) == RemoteStartFailed(0, "its host is lost (7 on host b (10.0.0.2))")
+
+
+def test_host_without_the_dataset_says_why(played: Played) -> None:
     agent = Agent(played, played.start(0))
     played.await_(lambda: played.bridge._remotes[0].name)
-    monkeypatch.setattr(bridges, "SILENT", 0.0)
-    ready(played, 1)
-    played.hears(RemoteExited)  # of the second, which has its dataset
-    assert played.bridge._remotes[0].name
-    agent.control.send(Activities(0, 0, 1, 0))
-    assert played.hears(RemoteStartFailed) == RemoteStartFailed(0, "its host is lost (7 on host b (10.0.0.2))")
+    agent.close()
+    played.await_(lambda: played.bridge._remotes[0].control.ended)  # type: ignore[union-attr]
+    played.report(Ended(played.orders[0].token, "MemoryLimitError: too large"))
+    text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+    assert "worker 0 could not be started by Ray: MemoryLimitError: too large" in text
 
 
 def test_host_that_is_lost_before_its_worker_began_is_replaced(played: Played) -> None:
@@ -225,6 +259,34 @@ def test_host_that_is_lost_too_often_does_not_end_the_run() -> None:
     played.report(Ended(played.start(0).token, "its node has died", again=True))
     failed = played.hears(RemoteStartFailed)
     assert isinstance(failed, RemoteStartFailed) and failed.why == "its node has died"
+    played.close_all()
+
+
+def test_missing_room_waits_for_workers_on_their_way() -> None:
+    played = Played(start_timeout=0.0)
+    played.explain = lambda: None  # type: ignore[method-assign]
+    agent = Agent(played, played.start(0))
+    played.await_(lambda: played.bridge._remotes[0].name)
+    played.start(1)
+    played.report(Shortage("0 free"))
+    played.await_(lambda: played.bridge._starts._asks_at)
+    agent.data.send(Unpickled(0.1, 0, 0))
+    assert played.hears(RemoteStarted) == RemoteStarted(0, "7 on host b (10.0.0.2)") and not played._heard
+    played.report(Shortage("0 free"))
+    failed = played.hears(RemoteStartFailed)
+    assert isinstance(failed, RemoteStartFailed) and failed.worker == 1
+    played.close_all()
+
+
+def test_dataset_that_goes_to_disk_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts, "CONNECTING", 0.05)
+    played = Played(start_timeout=0.0)
+    assert "has not answered" in pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
+    played.close_all()
+    monkeypatch.setattr(starts, "CONNECTING", 1.0)
+    played = Played(start_timeout=0.0)
+    played.report(Reached())
+    played.await_(lambda: played.bridge._starts._connects_by > 1e12)
     played.close_all()
 
 
@@ -254,6 +316,16 @@ def test_drained_machine_is_told_once(played: Played) -> None:
     played.report(Ended(played.orders[0].token, None))
     played.hears(RemoteExited)
     assert not [message for message in played._heard if isinstance(message, RemoteDrains)]
+
+
+def test_machine_that_is_drained_while_its_worker_starts(played: Played) -> None:
+    agent = Agent(played, played.start(0))
+    played.await_(lambda: played.bridge._remotes[0].name)
+    played.report(Draining(frozenset({"n"})))
+    ready(played, 1)
+    assert isinstance(drains := played.hears(RemoteDrains), RemoteDrains) and drains.worker == 1
+    agent.data.send(Unpickled(0.1, 0, 0))
+    assert isinstance(drains := played.hears(RemoteDrains), RemoteDrains) and drains.worker == 0
 
 
 def test_worker_of_a_drained_machine_moves_within_its_pool() -> None:
@@ -323,8 +395,10 @@ def test_process_that_does_not_start_is_no_missing_room() -> None:
     played.close_all()
 
 
-def cut_off() -> Played:
+def cut_off(monkeypatch: pytest.MonkeyPatch) -> Played:
     """A cluster that places actors on a host from which nothing comes."""
+    monkeypatch.setattr(starts, "SILENT", 0.2)
+    monkeypatch.setattr(starts, "TRIED_AGAIN", 0.0)
     played = Played(start_timeout=0.0)
 
     def explain() -> None:
@@ -339,16 +413,16 @@ def cut_off() -> Played:
     return played
 
 
-def test_host_that_is_cut_off_is_tried_twice() -> None:
-    played = cut_off()
+def test_host_that_is_cut_off_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = cut_off(monkeypatch)
     text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
     assert "from which nothing has come" in text and len(played.orders) == 2
     assert played.ended == [played.orders[0].token] and not played._heard
     played.close_all()
 
 
-def test_worker_comes_from_a_host_that_was_cut_off() -> None:
-    played = cut_off()
+def test_worker_comes_from_a_host_that_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = cut_off(monkeypatch)
     played.await_(lambda: len(played.orders) == 2)
     agent = Agent(played, played.orders[1])
     agent.data.send(Unpickled(0.1, 0, 0))
@@ -358,7 +432,7 @@ def test_worker_comes_from_a_host_that_was_cut_off() -> None:
 
 
 def test_ray_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridges, "SILENT", 0.0)
+    monkeypatch.setattr(starts, "SILENT", 0.0)
     played = Played(start_timeout=0.0)
     played.explain = lambda: None  # type: ignore[method-assign]
     played.start(0)
@@ -367,9 +441,18 @@ def test_ray_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     played.close_all()
 
 
+def test_dataset_that_is_on_its_way_is_named() -> None:
+    played = Played(local=1, start_timeout=0.0)
+    played.explain = lambda: None  # type: ignore[method-assign]
+    Agent(played, played.start(0))
+    failed = played.hears(RemoteStartFailed)
+    assert isinstance(failed, RemoteStartFailed) and "The dataset is still on its way to that host" in failed.why
+    played.close_all()
+
+
 @pytest.mark.parametrize("local", [0, 1])
 def test_worker_that_unpickles_long_shows_its_stack(local: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridges, "OPENED", 0.0)
+    monkeypatch.setattr(starts, "OPENED", 0.0)
     played = Played(local, start_timeout=0.0)
     played.explain = lambda: None  # type: ignore[method-assign]
     agent = Agent(played, played.start(0))

@@ -324,12 +324,17 @@ def test_error_of_a_remote_worker_has_its_class() -> None:
 
 PROGRAM = """
 import dataclasses
+from typing import NamedTuple
 import stoker
 from tests._engine.machines.local_cluster import LocalCluster
+
+class Letters(NamedTuple):
+    order: list
 
 @dataclasses.dataclass
 class Sample:
     number: int
+    letters: Letters
 
 class OddError(Exception):
     pass
@@ -341,15 +346,18 @@ class Own:
     def __getitem__(self, index):
         if index == 3:
             raise OddError("odd")
-        return Sample(index)
+        return sample(index)
+
+def sample(index):
+    return Sample(index, Letters([*set("abcdefgh")]))
 
 def first(samples):
     return samples[0]
 
 if __name__ == "__main__":
-    remote = LocalCluster(1, classes=[Sample])
+    remote = LocalCluster(1, classes=[Sample, Letters])
     iterator = iter(stoker.DataLoader(Own(), 1, collate_fn=first, timeout=100, remote=remote))
-    assert [next(iterator) for _ in range(3)] == [Sample(0), Sample(1), Sample(2)]
+    assert [next(iterator) for _ in range(3)] == [*map(sample, range(3))]
     try:
         next(iterator)
     except OddError as error:
@@ -358,9 +366,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_class_of_the_main_program_is_known(tmp_path: Path) -> None:
+def test_classes_of_the_main_program_are_known(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
     done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout == "True\n", done.stderr

@@ -28,6 +28,10 @@ def test_host_without_stoker_is_named() -> None:
     )
 
 
+def test_error_without_a_text_says_so() -> None:
+    assert _short(ConnectionError()) == "ConnectionError: Ray gives no reason"
+
+
 def test_other_errors_of_actors_are_short_and_without_colours() -> None:
     text = _short(ActorDiedError("\x1b[31mkilled " + "x" * 900 + " by somebody"))
     assert text.startswith("ActorDiedError: killed x") and text.endswith(" by somebody")

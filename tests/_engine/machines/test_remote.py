@@ -50,6 +50,10 @@ class Ends:
     def memory(self, number: int, offset: int, capacity: int, size: int) -> memoryview:
         return memoryview(MEMORY)[offset : offset + size]
 
+    def asks(self, unit: int) -> None:
+        self.remote.pass_on(packed(Unit(unit, b"work", [], (), None)))
+        self.worker.receive()
+
     def answers(self, unit: int, data: bytes, leaves: bytes = b"", pickled: object = b"pickle") -> None:
         value = (0, len(data), leaves, pickled, {})
         self.worker.send(UnitDone(unit, "batch", value, 0.5, plain(UnitReport()), 0.25))
@@ -73,6 +77,18 @@ def ends() -> Iterator[Ends]:
     made = Ends()
     yield made
     made.close()
+
+
+def test_part_of_a_batch_is_a_sign_of_life(ends: Ends) -> None:
+    ends.remote.pass_on(packed(Unit(8, b"work", [(2, 16, 8)], (), None)))
+    ends.answers(8, b"whole")
+    heard = ends.remote.heard
+    ends.remote.read()
+    assert ends.remote.heard == heard > 0
+    ends.worker.queue_bytes(memoryview(b"\x10"))
+    ends.worker.flush()
+    ends.remote.read()
+    assert ends.remote.heard > heard
 
 
 def test_offered_slot_is_used_without_a_question(ends: Ends) -> None:
@@ -102,6 +118,7 @@ def test_slot_is_asked_for_where_the_offered_one_is_small(ends: Ends) -> None:
 
 
 def test_batch_without_memory_is_an_error_and_the_next_is_read(ends: Ends) -> None:
+    ends.asks(8)
     ends.answers(8, b"abcd")
     ends.heard()
     ends.remote.pass_on(packed(SlotGiven(1, "a batch needs more than there is")))
@@ -147,9 +164,24 @@ def test_parts_within_the_batch_are_taken(ends: Ends) -> None:
 @pytest.mark.parametrize("kind", ["batch", "run", "rows", "misfit", "short"])
 def test_answer_in_a_slot_of_others_is_refused(ends: Ends, kind: Any) -> None:
     value = (5, 0, b"", b"pickle", {})
+    ends.asks(8)
     ends.worker.send(UnitDone(8, kind, value, 0.5, plain(UnitReport()), 0.25))
     with pytest.raises(CannotSendError):
         ends.remote.read()
+    assert ends.heard() == []
+
+
+def test_answer_for_which_it_was_not_asked_is_refused(ends: Ends) -> None:
+    answer = UnitDone(8, "end", b"", 0.5, plain(UnitReport()), 0.25)
+    ends.asks(8)
+    ends.worker.send(answer)
+    ends.remote.read()
+    assert ends.heard() == [answer]
+    ends.asks(9)
+    for unit in (8, 10):
+        ends.worker.send(answer._replace(unit=unit))
+        with pytest.raises(CannotSendError, match=f"the answer of batch {unit}, for which it was not asked"):
+            ends.remote.read()
     assert ends.heard() == []
 
 
@@ -161,6 +193,7 @@ def test_times_are_those_of_the_trainers_clock(ends: Ends) -> None:
     for late in (100.0, 0.0, 500.0):  # the message with the least delay counts
         agent.send(Activities(3, 0, 0, 0, there - late))
     ends.remote.hear()
+    ends.asks(8)
     timing = UnitTimings(3, there, 1.0, 2.0, 3.0, 4.0)
     ends.worker.send(UnitDone(8, "end", b"", 0.5, plain(UnitReport(timings=(timing,))), 0.25))
     ends.remote.read()

@@ -17,7 +17,7 @@ from stoker._engine.commands import (
     Started,
     StartFailed,
 )
-from stoker._engine.process.deadlines import HELD_BACK
+from stoker._engine.process.deadlines import FLUSH, HELD_BACK, REAP
 from tests._engine.test_supervisor import Machine
 
 ELSEWHERE = "pid 7 on host b"
@@ -52,6 +52,15 @@ def test_remote_worker_has_its_next_unit_while_it_makes_one() -> None:
     made.commands.clear()
     made.done(0, 1)
     assert made.sent(0)[0].unit == 2  # both are made again, before later ones
+
+
+def test_worker_that_leaves_has_time_to_exit() -> None:
+    made = machine()
+    made.tell(Heard(1, messages.Leaves()))
+    made.later(4 * REAP)  # a clean interpreter on a busy host; a kill would hide its exit code
+    assert not made.of(Kill)
+    made.later(FLUSH)
+    assert made.of(Kill) == [Kill(1)]
 
 
 def test_units_wait_for_no_worker_that_is_not_there() -> None:

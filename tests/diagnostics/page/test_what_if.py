@@ -69,7 +69,7 @@ def test_parts_of_batches_are_averaged_to_whole_ones() -> None:
 
 def test_samples_that_compute_have_no_simulation() -> None:
     elsewhere = loader_of(2)
-    elsewhere.machines = ["b (10.0.0.2): 9 batches"]
+    elsewhere.machines = {"machines": {"b (10.0.0.2)": {"batches": 9, "bytes": 9}}}
     assert what_if(elsewhere, [], 4) is None
     assert what_if(loader_of(2, computing=0.5), [], 4) == {"computing": pytest.approx(0.5), "in_use": 0.0, "cpus": 4}
     seen = [TreeSample(time, 3.6 * time, 0, 1) for time in (9.0, 11.0, 17.0, 19.0)]

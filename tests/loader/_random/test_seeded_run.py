@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stoker._core.native import seeding
-from stoker.loader._random.generators import global_streams, step, stream_of
+from stoker.loader._random.generators import LegacyState, global_streams, step, stream_of
 from stoker.loader._random.seeded_run import Lent, SeededRun
 
 torch = pytest.importorskip("torch")
@@ -279,3 +279,62 @@ def test_foreign_bit_generator_is_left_alone() -> None:
         np.random.set_bit_generator(own)  # type: ignore[attr-defined]
     assert made == expected
     assert own.state["state"]["key"].tolist() == before
+
+
+class Lock:
+    """NumPy's: says what the generator's words were when it was taken, and when it was released."""
+
+    def __init__(self, generator: np.random.RandomState) -> None:
+        self.generator: Any = generator
+        self.words: list[bytes] = []
+        self.raises = 0
+
+    def acquire(self) -> None:
+        self.raises -= 1
+        if not self.raises:
+            raise KeyboardInterrupt
+        self.words.append(self.generator.get_state()[1].tobytes())
+
+    release = __exit__ = lambda self, *_: self.words.append(self.generator.get_state()[1].tobytes())
+    __enter__ = acquire
+
+
+@needs_it
+def test_words_of_numpy_are_written_under_its_lock() -> None:
+    """A thread that draws an array holds that, and not the interpreter's: it would read behind words that change."""
+    generator = np.random.RandomState(1)
+    lock, stream = Lock(generator), cast("Any", LegacyState(generator))
+    stream._lock, stream._held = lock, (lock.acquire, lock.release)
+    run = SeededRun.of([stream], [])
+    lent = Lent([(stream, LegacyState(np.random.RandomState(2)).state())], [])
+    assert run is not None
+    loops = stream.state()
+    for write in (
+        lambda: run.seed(1, 0),
+        lambda: stream.restore(loops),
+        lent.lend,
+        lent.take_back,
+        lambda: stream.seed(3),
+    ):
+        lock.words = []
+        write()
+        held, freed = lock.words
+        assert held != freed == generator.get_state()[1].tobytes()
+
+
+@needs_it
+def test_interrupted_wait_for_the_lock_of_numpy() -> None:
+    generator = np.random.RandomState(1)
+    lock, stream = Lock(generator), cast("Any", LegacyState(generator))
+    stream._held = lock.acquire, lock.release
+    lent = Lent([(stream, LegacyState(np.random.RandomState(2)).state())], [])
+    loops = stream.state()
+    for write in (lent.lend, lent.take_back):
+        lock.raises = 1
+        with pytest.raises(KeyboardInterrupt):
+            write()
+        assert stream.state() == loops
+        lent.lend()
+        assert stream.state() != loops
+    lent.take_back()
+    assert stream.state() == loops

@@ -18,7 +18,7 @@
 #endif
 
 /* Changes with the interface of any function below: `seeding.py` rejects a library of another version. */
-enum { VERSION = 3 };
+enum { VERSION = 4 };
 EXPORTED int stoker_seeding_version(void) { return VERSION; }
 
 /* A twister's words, positions that are seeded at a time, and the same for the first ones of an epoch. */
@@ -104,6 +104,8 @@ typedef struct {
     void *object;                                          /* the generator, or `set_state` of torch's */
     void *beside;                                          /* NumPy's bit generator; a state of torch's */
     char *holds_back;                                      /* NumPy's: whether a second normal number waits, and it */
+    void *acquire, *let_go;                                /* of NumPy's lock: a thread that draws an array has it, and
+                                                              not the interpreter's */
     const char *at[2];                                     /* what shows that a number was drawn */
     uint64_t sizes[2];
 } Twister;
@@ -152,6 +154,13 @@ static void make_rows(Generator *g, const Run *run) {
     }
 }
 
+/* Returns 0 if an exception is set. There may be neither a function nor an argument. */
+static int called(void *function, void *argument) {
+    void *result = function ? py.call(function, argument, NULL) : NULL;
+    if (result) py.release(result);
+    return result || !function;
+}
+
 /* Returns whether a generator still draws from these words: `np.random.set_bit_generator` changes that. */
 static int is_of(const Twister *of) {
     if (of->kind != NUMPY) return 1;
@@ -166,17 +175,16 @@ static int seed(Generator *g, const Run *run) {
     uint64_t key = step(run->key, run->position) ^ of->salt;
     if (of->kind == TORCH) {
         as_torch((uint64_t *)of->memory, key, g->table);
-        void *none = py.call(of->object, of->beside, NULL);
-        if (none) py.release(none);
-        return !!none;
+        return called(of->object, of->beside);
     }
     int own = is_of(of);
     if (own != 1) return own == 0;                         /* the user's, who has replaced and seeded it */
     if (g->next == g->made || g->keys[g->next] != key) make_rows(g, run);
+    if (!called(of->acquire, NULL)) return 0;
     memcpy(of->memory, g->rows + g->next++ * (WORDS + 1), SIZE);
     if (of->kind == PYTHON) return !py.set(of->object, py.gauss_next, py.none);
     memset(of->holds_back, 0, HELD);
-    return 1;
+    return called(of->let_go, NULL);
 }
 
 /* Seeds generators for the position. Returns -1 if an exception is set. */
@@ -218,12 +226,14 @@ typedef struct {
     char held[HELD];                                       /* and NumPy's */
 } Lent;
 
-/* Gives them the loop's states again. Returns whether samples have drawn from any that had a state. */
+/* Gives them the loop's states again. Returns whether samples have drawn from any that had a state; -1 if an exception
+   is set: the others are still lent. */
 EXPORTED int stoker_seeding_take_back(Lent *lent, uint64_t count) {
     int moved = 0;
     for (Lent *end = lent + count; lent < end; lent++) {
         const Twister *of = &lent->of;
         if (!lent->is_lent) continue;
+        if (!called(of->acquire, NULL)) return -1;
         lent->moved = lent->own && memcmp(of->memory, lent->own, SIZE);
         moved |= !!lent->moved;
         if (is_of(of) == 1) {
@@ -233,6 +243,7 @@ EXPORTED int stoker_seeding_take_back(Lent *lent, uint64_t count) {
         }
         if (lent->gauss) py.release(lent->gauss);
         lent->gauss = NULL, lent->is_lent = 0;
+        if (!called(of->let_go, NULL)) return -1;
     }
     return moved;
 }
@@ -247,14 +258,15 @@ EXPORTED int stoker_seeding_lend(Lent *lent, uint64_t count) {
         if (of->kind == PYTHON) {
             if (!(lent->gauss = py.get(of->object, py.gauss_next))) return -1;
         } else {
+            if (!called(of->acquire, NULL)) return -1;
             memcpy(lent->held, of->holds_back, HELD);
         }
         memcpy(lent->loops, of->memory, SIZE);
         lent->is_lent = 1;
-        if (!own) continue;
-        if (lent->own) memcpy(of->memory, lent->own, SIZE);
-        if (of->kind == NUMPY) memset(of->holds_back, 0, HELD);
-        else if (lent->gauss != py.none && py.set(of->object, py.gauss_next, py.none)) return -1;
+        if (own && lent->own) memcpy(of->memory, lent->own, SIZE);
+        if (own && of->kind == NUMPY) memset(of->holds_back, 0, HELD);
+        else if (own && lent->gauss != py.none && py.set(of->object, py.gauss_next, py.none)) return -1;
+        if (!called(of->let_go, NULL)) return -1;
     }
     return 0;
 }

@@ -10,7 +10,7 @@ import sys
 
 from stoker._core import native
 
-VERSION = 3
+VERSION = 4
 
 LANES = 64
 """Positions that are seeded at a time."""
@@ -26,7 +26,7 @@ class Twister(ctypes.Structure):
 
     _fields_ = (
         *((name, _Word) for name in ("kind", "salt")),
-        *((name, _Address) for name in ("memory", "object", "beside", "holds_back")),
+        *((name, _Address) for name in ("memory", "object", "beside", "holds_back", "acquire", "let_go")),
         ("at", _Address * 2),
         ("sizes", _Word * 2),
     )

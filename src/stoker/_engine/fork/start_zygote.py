@@ -24,6 +24,7 @@ from stoker._engine.fork import native_pools, zygote
 from stoker._engine.fork.births import Births, HelperProcess
 from stoker._engine.fork.forked_process import Lineage
 from stoker._engine.fork.zygote import Ends, Zygote, dumped
+from stoker._engine.machines.remote_workers import BridgeEndedError
 from stoker._engine.messages import Broken, FromTrainer, GaveUp
 from stoker._engine.process import linux, process_setup
 from stoker._engine.process.channel import Channel
@@ -188,7 +189,8 @@ def main(
         zygote.run()
     except BaseException as error:
         if born:
-            channel.send(GaveUp(traceback.format_exc()))  # another takes its place
+            is_told = isinstance(error, BridgeEndedError)
+            channel.send(GaveUp(str(error) if is_told else f"It raised:\n{traceback.format_exc()}"))
         else:
             channel.send(Broken(dumped(error)))
         until = time.monotonic() + REAP

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import cast
 
 from stoker import errors
+from stoker._core.interruption import harmless
 from stoker._core.machine import memory
 from stoker._engine.activity import START
 from stoker._engine.backend import Answer, Backend, EventSink, UnitReport
@@ -70,7 +71,7 @@ from stoker._engine.process.deadlines import (
     STACKS,
 )
 from stoker._engine.process.worker_events import Teller, broken
-from stoker._engine.process_guard import check_owner, harmless, leave_if_left_behind
+from stoker._engine.process_guard import check_owner, leave_if_left_behind
 from stoker._engine.supervision.restarts import Restarts
 from stoker._engine.supervision.rules import Rules
 from stoker._engine.tracebacks import users_stacks
@@ -163,7 +164,7 @@ class ProcessBackend(Backend):
             leave_if_left_behind()
         self._marks = False  # whether it marks the heap before it forks workers
         self._gone = False  # whether the last poll found the zygote ended
-        self._last_words = ""  # of it
+        self._why = "Was it killed because memory ran out (see `dmesg`), or by a user?"  # it may have ended
         self._poll = select.poll()
         self._poll.register(self._life.channel.fileno(), select.POLLIN)
         self._polls_for_room = False
@@ -379,7 +380,7 @@ class ProcessBackend(Backend):
                 self._lost_zygote(
                     f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the "
                     f"helper process (pid {self._life.pid}) of the workers {linux.exit_text(self._life.status)}. "
-                    f"Was it killed because memory ran out (see `dmesg`), or by a user?{self._last_words}"
+                    f"{self._why}"
                 )
 
     def _lost_zygote(self, story: str, is_silent: bool = False) -> None:
@@ -447,7 +448,7 @@ class ProcessBackend(Backend):
                 with self._between_lives():
                     self._deadlocked(message.stacks)
             case GaveUp():
-                self._last_words = f"\nIt raised:\n{message.traceback}"
+                self._why = message.why
             case Broken():
                 self._fatal = broken((pickle.loads if self._known is None else self._known.failure)(message.failure))
 

@@ -15,15 +15,16 @@ import platform
 import select
 import socket
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from stoker._engine.activity import ACTIVITY, DUTIES, PLACE
+from stoker._engine.activity import ACTIVITY, DUTIES, NEW_MARK, PLACE
 from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.fresh_interpreter import launch
 from stoker._engine.machines import tls
@@ -74,7 +75,7 @@ class AgentOrder(NamedTuple):
         number: of the worker.
         bridge: host and port of the bridge.
         token: what both connections begin with.
-        preparation: multiprocessing's data for a new process of the trainer.
+        preparation: multiprocessing's data for a new process of the trainer, and its PYTHONHASHSEED as "hash_seed".
         keeps_folder: whether the working directory here is meant (`working_dir` of Ray).
         pool: that it belongs to, or None.
         by_ray: whether the connections are calls of Ray (`TunnelAgent`).
@@ -109,8 +110,13 @@ def versions() -> tuple[str, ...]:
 class Agent:
     """The class of the actors. It has no state: each call of `serve` is the life of one worker."""
 
-    def serve(self, contents: Contents, order: AgentOrder) -> None:
+    def serve(self, contents: Sequence[object], order: AgentOrder) -> None:
         """Starts the worker; returns when it has ended.
+
+        Args:
+            contents: a list with the parts, or with a reference to them in Ray's object store: it says that it lives
+                while they come.
+            order: what it is told.
 
         Raises:
             ClosedPortError: the bridge cannot be reached.
@@ -122,15 +128,22 @@ class Agent:
             host = socket.gethostname()
             address = "through Ray" if order.by_ray else "TLS" if tls.is_used() else control.getsockname()[0]
             channel.send(Greeting(_node(), host, address, os.getpid(), versions()))
-            data = _connected(order, DATA)
-            undo.callback(data.close)
-            worker = self._worker(contents, order, data, f"host {host} ({address})")
-            undo.callback(worker.close)
+            with _beating(order.number, channel):
+                data = _connected(order, DATA)
+                undo.callback(data.close)
+                worker = self._worker(contents, order, data, f"host {host} ({address})")
+                undo.callback(worker.close)
             data.close()
             _watch(order.number, channel, worker)
 
-    def _worker(self, contents: Contents, order: AgentOrder, data: socket.socket, place: str) -> AgentsWorker:
-        return _Child(contents, order, data, place)
+    def _worker(self, contents: Sequence[object], order: AgentOrder, data: socket.socket, place: str) -> AgentsWorker:
+        return _Child(fetched(contents), order, data, place)
+
+
+def fetched(contents: Sequence[object]) -> Contents:
+    """Returns the parts, out of Ray's object store where they lie there."""
+    (parts,) = contents
+    return cast("Contents", parts if isinstance(parts, tuple) else sys.modules["ray"].get(parts))
 
 
 class AgentsWorker(ABC):
@@ -232,6 +245,24 @@ class _Child(AgentsWorker):
             os.close(self.descriptor)
 
 
+@contextlib.contextmanager
+def _beating(number: int, channel: Channel[ToAgent]) -> Iterator[None]:
+    """Gives signs of life from a thread, while the parts come and are copied."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT):
+            channel.send(Activities(number, *NEW_MARK, 0, time.perf_counter()))
+
+    thread = threading.Thread(target=beat, name="stoker-beat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def _watch(number: int, channel: Channel[ToAgent], worker: AgentsWorker) -> None:
     """Tells the bridge of the worker, until it has ended or the bridge has."""
     mark, heard = worker.marks.of(0), time.monotonic()
@@ -303,8 +334,12 @@ def _connected(order: AgentOrder, kind: bytes) -> socket.socket:
 
 
 def preparation_for(order: AgentOrder) -> dict[str, object]:
-    """Returns the preparation of the worker: modules are found as here, then where the trainer found them."""
+    """Returns the preparation of an interpreter that is started now: modules are found as here, then where the trainer
+    found them, and sets of texts have the trainer's order if it has a PYTHONHASHSEED.
+    """
     theirs = order.preparation
+    if isinstance(seed := theirs.get("hash_seed"), str):
+        os.environ["PYTHONHASHSEED"] = seed
     paths: Sequence[object] = theirs["sys_path"]  # type: ignore[assignment]
     mine = {**theirs, "sys_path": [*sys.path, *(path for path in paths if path not in sys.path)]}
     folder = theirs.get("dir")

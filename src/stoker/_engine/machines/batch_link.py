@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from typing import cast
 
 from stoker._engine.machines.known_classes import KnownClasses
@@ -14,6 +15,8 @@ MESSAGES = KnownClasses()
 """What messages of workers and agents on other machines consist of."""
 
 _HEADER = struct.Struct("<Q")
+_PART = 1 << 16
+"""Bytes that are dropped at once."""
 
 
 def size_behind(message: FromWorker) -> int:
@@ -29,15 +32,18 @@ class BatchLink(Channel[FromWorker]):
 
     Attributes:
         waits: the message whose batch waits for memory (`give`), or None. Nothing else is read meanwhile.
+        heard: time at which bytes have come: on a slow network a batch takes longer than a host may be silent.
     """
 
     def __init__(self, end: socket.socket) -> None:
         super().__init__(end)
         self.waits: UnitDone | None = None
+        self.heard = 0.0
         self._batch: UnitDone | None = None  # of which bytes are read
         self._body: bytearray | None = None
         self._head = bytearray(_HEADER.size)
         self._rest = memoryview(self._head)
+        self._unwanted = 0  # bytes behind `_rest` that are read and dropped
 
     def next(self) -> FromWorker | None:
         """Returns the next message that is there with its batch; None if there is none, or one waits for memory."""
@@ -62,8 +68,17 @@ class BatchLink(Channel[FromWorker]):
         self._batch, self.waits = self.waits, None
         self._rest = memory
 
+    def skip(self) -> None:
+        """Reads the batch that waits and drops it, part by part: there is no memory for it."""
+        assert self.waits is not None
+        self._unwanted = size_behind(self.waits)
+        self.give(memoryview(b""))
+
     def _is_filled(self) -> bool:
-        while self._rest.nbytes:
+        while self._rest.nbytes or self._unwanted:
+            if not self._rest.nbytes:
+                self._rest = memoryview(bytearray(min(_PART, self._unwanted)))
+                self._unwanted -= self._rest.nbytes
             try:
                 count = self._socket.recv_into(self._rest)
             except (BlockingIOError, InterruptedError):
@@ -73,5 +88,6 @@ class BatchLink(Channel[FromWorker]):
             if not count:
                 self.ended = True
                 return False
+            self.heard = time.monotonic()
             self._rest = self._rest[count:]
         return True

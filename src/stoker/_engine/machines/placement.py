@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 import queue
 import re
 import socket
@@ -40,6 +41,9 @@ RANKS, SERVING = 64, "serving"
 NOBODY = "no head node answers"
 """Begins the text of the error where nothing listens at the address."""
 
+UNSAID = "Ray gives no reason"
+"""The text of an error without one."""
+
 TELLING = 600
 """Characters of an error of Ray's that the user is told."""
 
@@ -50,8 +54,12 @@ _IMPORTING = re.compile(r"ip=([^,)]+).* failed to import .* (\w+Error: .*)")
 """The host and the end of Ray's text where it cannot import the class of an actor."""
 
 
+class Reached(NamedTuple):
+    """The cluster is reached; the dataset goes into its object store, or to the disk behind it."""
+
+
 class Connected(NamedTuple):
-    """The cluster is reached; agents reach the bridge at this address of its host."""
+    """The dataset is there; agents reach the bridge at this address of its host."""
 
     address: str
 
@@ -94,7 +102,7 @@ class Draining(NamedTuple):
     nodes: frozenset[str]
 
 
-Report = Draining | StoreUse | Connected | Unreachable | Ended | Shortage
+Report = Draining | StoreUse | Reached | Connected | Unreachable | Ended | Shortage
 
 
 class Launcher(Protocol):
@@ -167,6 +175,7 @@ class Placement(threading.Thread):
     def run(self) -> None:
         try:
             self._ray = self._connected()
+            self._tell(Reached())
             reference = self._ray.put(self._contents)
             del self._contents
         except BaseException as error:
@@ -194,6 +203,7 @@ class Placement(threading.Thread):
                     f"{NOBODY} at {options.address} from host {socket.gethostname()}: {error}"
                 ) from None
         ray = importlib.import_module("ray")
+        os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"  # in a job of Ray, ours adds to the job's
         ray.init(
             address=options.address,
             runtime_env=None if options.runtime_env is None else dict(options.runtime_env),
@@ -221,12 +231,11 @@ class Placement(threading.Thread):
                 **({"max_concurrency": CALLS} if order.by_ray else {}),
             )
             actor = placed.remote()
-            if order.pool is None:
-                self._actors[order.token] = actor, actor.serve.remote(reference, order)
-            else:  # it fetches what the reference names where it has no other
-                serve = actor.serve.options(concurrency_group=SERVING)
-                self._actors[order.token] = actor, serve.remote([reference], order)
+            serve = actor.serve
+            if order.pool is not None:
+                serve = serve.options(concurrency_group=SERVING)
                 self._there[order.token] = actor.__ray_ready__.remote()
+            self._actors[order.token] = actor, serve.remote([reference], order)  # the agent itself fetches the parts
             if order.by_ray:
                 Tunnel(self._ray, actor, order.bridge[1])
         elif isinstance(order, bytes):
@@ -338,4 +347,4 @@ def _short(error: BaseException) -> str:
         return f"the host at {found[1]} cannot run its actor: {found[2]}. Install Stoker there, as on this machine"
     if len(text) > TELLING:  # the cause is named first or last
         text = f"{text[: TELLING // 2]} … {text[-TELLING // 2 :]}"
-    return f"{type(shown).__name__}: {text}"
+    return f"{type(shown).__name__}: {text or UNSAID}"

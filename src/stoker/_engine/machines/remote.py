@@ -14,7 +14,6 @@ import numpy as np
 from stoker import errors
 from stoker._engine.activity import NEW_MARK
 from stoker._engine.backend import Failure, UnitReport, Whole
-from stoker._engine.machines.agent import TOKEN
 from stoker._engine.machines.batch_link import MESSAGES, BatchLink, size_behind
 from stoker._engine.messages import (
     Activities,
@@ -50,21 +49,6 @@ _TORCHS = re.compile(r"(bool|bfloat|complex|float|u?int)\w*")
 _WHOLE = get_args(Whole)
 """Kinds of answers that workers on other machines give: to whole units."""
 
-STRANGER = 5.0
-"""Seconds that a new connection has to show its token."""
-
-
-def shown_by(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Returns the token that a new connection begins with, and its kind; nothing if it shows none."""
-    connection.settimeout(STRANGER)
-    shown = bytearray()
-    try:
-        while len(shown) < TOKEN + 1 and (more := connection.recv(TOKEN + 1 - len(shown))):
-            shown += more
-    except OSError:
-        return b"", b""
-    return bytes(shown[:TOKEN]), bytes(shown[TOKEN:])
-
 
 def check(batch: Packed) -> None:
     """Raises CannotSendError if a leaf of a batch, or its pickle, lies outside of the bytes that the batch takes, or if
@@ -97,10 +81,10 @@ class Remote:
         name: its process and host, in words.
         node: the scheduler's name of its machine.
         heard, came: times of its latest sign of life, and of its agent's first.
-        beats: whether its agent gives such signs: not while it copies the dataset.
         mark: its place and activity then.
         begun, until: times at which it was placed, and at which it should have started.
         drains: whether the zygote knows that its machine is to be taken away.
+        is_placed: whether it was late when Ray had placed it on a host.
         is_wanted: whether the zygote waits for it to start.
         is_ready: whether it has unpickled the job.
         is_broken: whether it cannot: the run ends.
@@ -120,17 +104,17 @@ class Remote:
         self.control: Channel[FromAgent] | None = None
         self.data: BatchLink | None = None
         self.name = self.node = ""
-        self.drains = self.beats = False
+        self.drains = False
         self.heard = self.came = 0.0
         self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
         self.begun = self.until = 0.0
-        self.is_wanted = self.is_ready = self.is_broken = False
+        self.is_placed = self.is_wanted = self.is_ready = self.is_broken = False
         self.stack: str | None = None
         self.exit: RemoteExited | None = None
         self.ends_by: float | None = None
         self._zygote = zygote
         self._memory = memory
-        self._offered: dict[int, PlainSlot] = {}  # unit → the idle slot that came with it
+        self._units: dict[int, PlainSlot | None] = {}  # that it holds, in order → the idle slot that came with it
         self._slot: PlainSlot | None = None  # in which a batch arrives
         self._refused: str | None = None  # why there is no memory for the batch that arrives
         self._question = 0
@@ -167,7 +151,6 @@ class Remote:
                     greeting, self.node = message, message.node
                     self.name = f"{message.pid} on host {message.host} ({message.address})"
                 case Activities():
-                    self.beats = True
                     if message.clock is not None:
                         self._offset = min(self._offset, time.perf_counter() - message.clock)
                     if (message.place, message.activity) != self.mark:
@@ -191,8 +174,7 @@ class Remote:
                 self._asks = False
                 self._given(message.given)
         elif isinstance(message, Unit):
-            if message.slots:
-                (self._offered[message.unit],) = message.slots
+            (self._units[message.unit],) = message.slots or (None,)
             if self.data is not None:
                 self.data.send(message._replace(slots=[]))
         elif self.data is not None:
@@ -203,8 +185,8 @@ class Remote:
         assert self.data is not None
         while True:
             message = self.data.next()
+            self.heard = max(self.heard, self.data.heard)
             if message is not None:
-                self.heard = time.monotonic()
                 self._take(message)
             elif self.data.waits is None or self._asks or not self._find_memory(self.data.waits):
                 return
@@ -212,7 +194,7 @@ class Remote:
     def _find_memory(self, message: UnitDone) -> bool:
         """Gives the batch that has arrived its memory, or asks for it; returns whether it has some."""
         check(cast("Packed", message.value))
-        slot, size = self._offered.pop(message.unit, None), size_behind(message)
+        slot, size = self._units.get(message.unit), size_behind(message)
         if slot is not None and size <= slot[2]:
             self._given(slot)
             return True
@@ -223,13 +205,12 @@ class Remote:
 
     def _given(self, given: PlainSlot | str | None) -> None:
         assert self.data is not None and self.data.waits is not None
-        size = size_behind(self.data.waits)
         if isinstance(given, tuple):
             self._slot = given
-            self.data.give(self._memory(*given, size))
+            self.data.give(self._memory(*given, size_behind(self.data.waits)))
         else:
             self._refused = given or "there is no memory for the batch"
-            self.data.give(memoryview(bytearray(size)))
+            self.data.skip()
 
     def _take(self, message: FromWorker) -> None:
         if isinstance(message, Unpickled):
@@ -242,7 +223,9 @@ class Remote:
         if isinstance(message, RowsWanted) or (isinstance(message, UnitDone) and message.kind not in _WHOLE):
             raise errors.CannotSendError("part of a unit, or several")  # other workers would unpickle a part
         if isinstance(message, UnitDone):
-            self._offered.pop(message.unit, None)
+            if message.unit != next(iter(self._units), None):  # the supervisor would take it for that of another
+                raise errors.CannotSendError(f"the answer of batch {message.unit}, for which it was not asked")
+            del self._units[message.unit]
             message = self._placed(self._by_our_clock(message))
         self._tell(FromRemote(self.number, packed(message)))
 

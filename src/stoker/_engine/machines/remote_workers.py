@@ -67,6 +67,10 @@ class _StacksAsked(NamedTuple):
     then: Callable[[str], None]
 
 
+class BridgeEndedError(RuntimeError):
+    """The bridge has ended, and the zygote with it."""
+
+
 class RemoteWorkers:
     """The workers on other machines, from a number on.
 
@@ -153,7 +157,7 @@ class RemoteWorkers:
         """Returns what the bridge has said.
 
         Raises:
-            RuntimeError: the bridge has ended.
+            BridgeEndedError: the bridge has ended.
         """
         events: list[Event] = []
         for message in self.channel.receive():
@@ -191,8 +195,8 @@ class RemoteWorkers:
                     self.store = message
         self._answer_stacks()
         if self.channel.ended and self.broken is None:
-            raise RuntimeError(
-                "the bridge to the workers on other machines has ended. Ray ends it where the head node of the "
+            raise BridgeEndedError(
+                "Its bridge to the workers on other machines has ended. Ray ends it where the head node of the "
                 "cluster, or this machine's node, is gone."
             )
         return events

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 import sys
+from collections.abc import Mapping
+from typing import Any, cast
 
 from stoker._engine.backends import OWN, Parts
 from stoker._engine.fork.fresh_interpreter import start
-from stoker._engine.machines.bridge import BridgeSettings
 from stoker._engine.machines.cluster import Ray
 from stoker._engine.machines.pool.pool_parts import ClassNumbers, RankParts
+from stoker._engine.machines.starts import BridgeSettings
 from stoker._engine.serialize.causes import SHARING
 from stoker._engine.transport.segments import ArenaFiles
 from stoker.errors import CannotSendError
@@ -31,8 +34,10 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
         CannotSendError: some part cannot be pickled: named by its path, before anything is started.
     """
     ray = sys.modules.get("ray")
-    if cluster.address == "auto" and ray is not None and ray.is_initialized():  # the one that this program uses
-        cluster = dataclasses.replace(cluster, address=ray.get_runtime_context().gcs_address)
+    if ray is not None and ray.is_initialized():
+        cluster = used_here(cluster, ray.get_runtime_context())
+    elif cluster.address == "auto" and (named := os.environ.get("RAY_ADDRESS")):  # as Ray does, with our checks
+        cluster = dataclasses.replace(cluster, address=named)
     share = None
     if cluster.pool is not None:  # the ranks send the same but for their settings
         own, kind = pickle.dumps(parts[OWN]), type(parts["dataset"])
@@ -45,3 +50,17 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
         text = str(error).replace(f", or {SHARING}", "")  # no fork reaches another machine
         sent = "Workers on other machines (remote=) are sent the dataset and the functions."
         raise CannotSendError(f"{text} {sent}") from error.__cause__
+
+
+def used_here(cluster: Ray, context: Any) -> Ray:
+    """Returns the cluster with what this program's own connection says of it: the address, and the runtime environment
+    that Ray's actors inherit. The bridge is another program to Ray.
+    """
+    address = getattr(context, "gcs_address", "ray://")  # Ray's client has none, and is refused
+    if cluster.address not in ("auto", address):
+        return cluster
+    theirs, own = context.runtime_env.to_dict(), cluster.runtime_env or {}
+    merged = {**theirs, **own}
+    if variables := {**theirs.get("env_vars", {}), **cast("Mapping[str, str]", own.get("env_vars", {}))}:
+        merged["env_vars"] = variables
+    return dataclasses.replace(cluster, address=address, runtime_env=merged or None)

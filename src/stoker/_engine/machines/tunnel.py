@@ -11,12 +11,13 @@ import contextlib
 import select
 import socket
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from stoker._engine.machines import tls
-from stoker._engine.machines.agent import CONTROL, DATA, Agent, AgentOrder, Contents
+from stoker._engine.machines.agent import CONTROL, DATA, Agent, AgentOrder
 from stoker._engine.transport.owned import Array
 
 CHUNK = 8 << 20
@@ -40,7 +41,7 @@ class TunnelAgent(Agent):
         self._ends: list[socket.socket] = []
         self._came = threading.Condition()
 
-    def serve(self, contents: Contents, order: AgentOrder) -> None:
+    def serve(self, contents: Sequence[object], order: AgentOrder) -> None:
         """Starts the worker; returns when it has ended."""
         threading.Thread(target=self._accept, daemon=True).start()
         super().serve(contents, order._replace(bridge=self._listener.getsockname()))

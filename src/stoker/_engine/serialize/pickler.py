@@ -18,6 +18,7 @@ import pickle
 import re
 import sys
 import types
+import typing
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
@@ -87,7 +88,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         reduced = super().reducer_override(obj)
         if reduced is not NotImplemented and type(obj).__module__ == "_ctypes":  # no process could load the pickle
             raise TypeError(f"cannot pickle a ctypes type that has no name to import it by ({obj.__name__})")
-        return reduced if reduced is NotImplemented or "__slots__" not in vars(obj) else _with_slots(obj, reduced)
+        return reduced if reduced is NotImplemented or not _loses_slots(obj) else _with_slots(obj, reduced)
 
 
 class Pickled(NamedTuple):
@@ -165,6 +166,11 @@ def _found(qualified_name: str) -> Any:
     for name in qualified_name.split("."):
         value = getattr(value, name, None)
     return value
+
+
+def _loses_slots(kind: Any) -> bool:
+    """Whether cloudpickle makes a class without its slots: those of a named tuple are made with it anew."""
+    return "__slots__" in vars(kind) and typing.NamedTuple not in vars(kind).get("__orig_bases__", ())
 
 
 def _with_slots(kind: type, reduced: Any) -> Any:

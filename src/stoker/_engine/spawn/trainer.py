@@ -19,6 +19,7 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from stoker import errors
+from stoker._core.interruption import harmless
 from stoker._core.machine import memory
 from stoker._engine.backend import Answer, Backend, EventSink, UnitReport
 from stoker._engine.backends import SPAWNED, Assemble, Parts
@@ -63,7 +64,7 @@ from stoker._engine.process import linux
 from stoker._engine.process.answers import answer_of
 from stoker._engine.process.deadlines import FROZEN, PULSE
 from stoker._engine.process.worker_events import Teller, broken
-from stoker._engine.process_guard import check_owner, harmless
+from stoker._engine.process_guard import check_owner
 from stoker._engine.spawn.worker_processes import WorkerProcesses
 from stoker._engine.supervision.rules import Rules
 from stoker._engine.supervisor import Supervisor

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from stoker._core.interruption import tears
 from stoker.collate import default, registry, tensors
 from stoker.collate._compiled.collate_plan import plan_of
 from stoker.collate._compiled.incremental import LOOKED_AT, MISFITS, Node, Probe, RowSink, SampleWriter, is_worth_it
@@ -91,7 +92,9 @@ class Compiled:
             plan = plan_of(first, fn_map, leaves, in_runs)
             if not (plan.large and is_worth_it(seconds, plan.large, self._count) and plan.is_apart([first, second])):
                 return None
-        except Exception:  # of any kind: the general path gives the batch, or a readable error
+        except Exception as error:  # of any kind: the general path gives the batch, or a readable error
+            if tears(error):
+                raise
             return None
         if fn_map is not self._fn_map:
             self._plan = self._runs = None
@@ -149,7 +152,9 @@ class Compiled:
             return None
         try:
             return self._plan.make(self._plan.check(batch))
-        except Exception:  # of any kind: the general path gives the batch, or a readable error
+        except Exception as error:  # of any kind: the general path gives the batch, or a readable error
+            if tears(error):
+                raise
             return None
 
     def __call__(self, batch: Sequence[Any]) -> Any:
@@ -165,9 +170,9 @@ class Compiled:
                 collated = self._plan.make(self._plan.check(batch))
                 self._fitted += 1
                 return collated
-            except MemoryLimitError:
-                raise
-            except Exception:  # of any kind: the general path gives the batch, or a readable error
+            except Exception as error:  # of any kind: the general path gives the batch, or a readable error
+                if isinstance(error, MemoryLimitError) or tears(error):
+                    raise
                 self._plan = None
                 self._deviated += 1
         whole = default.collated_by(batch, fn_map)

@@ -1,4 +1,6 @@
 /* The report of a run: words, tables, the timeline, curves. */
+const workers = (about) => (about.remote_workers ? `${about.num_workers} + ${about.on_demand ? "0-" : ""}${about.remote_workers}` : String(about.num_workers));
+
 function showWords() {
   const main = data.loaders[data.main];
   element("verdict").textContent = main ? main.text : "No loader was iterated over.";
@@ -15,7 +17,7 @@ function showWords() {
   if (onGpu) head.push("GPU busy");
   fill(element("loaders"), head, data.loaders.map((one) => [
     `${one.name} ${one.settings.dataset}${one.loaders > 1 ? ` ×${one.loaders}` : ""}`,
-    String(one.settings.num_workers), one.epochs.toLocaleString(), one.batches.toLocaleString(),
+    workers(one.settings), one.epochs.toLocaleString(), one.batches.toLocaleString(),
     Math.round(one.samples_per_second).toLocaleString(), `${(100 * one.waited_share).toFixed(1)}%`,
     time(one.first_batch), one.cpu_seconds.toFixed(1), size(one.peak_memory),
     ...(onGpu ? [one.gpu_busy === null ? "" : percent(one.gpu_busy)] : [])]));

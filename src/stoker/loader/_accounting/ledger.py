@@ -23,10 +23,10 @@ import numpy as np
 
 from stoker import errors
 from stoker._core.exceptions import users_level
+from stoker._core.interruption import harmless
 from stoker._engine.activity import Activity, Position
 from stoker._engine.backend import Where
 from stoker._engine.process.worker_events import DOING
-from stoker._engine.process_guard import harmless
 from stoker.events import Event, HelperDied, Listener, PoisonSample, plain_index
 from stoker.loader._accounting import observer
 from stoker.loader._epoch.plan import Step

@@ -19,6 +19,9 @@ FATES = ("delivered", "replaced", "skipped", "quarantined", "raised", "not_reque
 _ROWS = {"skipped": "left out (SkipSample)", "quarantined": "left out (errors)"}
 """The rows of fates whose names alone do not say what happened."""
 
+MACHINES = 8
+"""Other machines that the text lists; of more, their sum, and those with the most and the fewest batches."""
+
 SHOWN = 4
 """Events of a kind, and classes of exceptions, that the text shows; `as_dict()` has more."""
 
@@ -90,6 +93,7 @@ class Report:
         stacks: str | None = None,
         images: str | None = None,
         copies: Mapping[str, float] | None = None,
+        pool: Mapping[str, Any] | None = None,
     ) -> Report:
         """Returns a report of a ledger's present counts; later counts are not seen."""
         return cls(
@@ -104,7 +108,8 @@ class Report:
             images,
             dict(copies or {}),
             {name: {"batches": batches, "bytes": size} for name, (batches, size) in ledger.machines.items()},
-            object_store=dict(zip(STORE, ledger.object_store, strict=True)) if ledger.object_store[0] else {},
+            dict(pool or {}),
+            dict(zip(STORE, ledger.object_store, strict=True)) if ledger.object_store[0] else {},
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -151,11 +156,7 @@ class Report:
         if self.epoch.spent > 0:
             waited, spent = self.epoch.waited, self.epoch.spent
             yield "waiting", f"{waited:,.1f} s of {spent:,.1f} s ({waited / spent:.1%}) were spent waiting for a batch"
-        if self.pool:
-            name, ranks, own, everyone = (self.pool[key] for key in POOL)
-            share = f"; this one has had {own / everyone:.0%} of the time of its workers" if everyone else ""
-            yield "pool", f"{name!r}, shared by {ranks:,} rank(s){share}"
-        for number, text in enumerate(self.machines_in_words()):
+        for number, text in enumerate(machines_in_words(self.elsewhere())):
             yield "" if number else "machines", text
         if self.copies:
             yield "copies", copies_in_words(self.copies)
@@ -164,17 +165,17 @@ class Report:
         if self.memory:
             yield "memory", ", ".join(f"{name} {_size(size)}" for name, size in self.memory.items())
 
-    def machines_in_words(self) -> list[str]:
-        """Returns a line for each other machine that made batches of the latest epoch, and for the object store."""
-        lines, spent = [], self.epoch.spent
-        for name, counts in self.machines.items():
-            batches, size = counts["batches"], counts["bytes"]
-            rate = f" ({batches / spent:,.1f}/s, {size / spent / 1e6:,.1f} MB/s)" if spent > 0 else ""
-            lines.append(f"{name}: {batches:,} batches, {_size(size)} over the network{rate}")
-        if self.object_store:
-            own, used, room = (_size(self.object_store[key]) for key in STORE)
-            lines.append(f"object store of Ray: {own} put by this loader; {used} of {room} used on all machines")
-        return lines
+    def elsewhere(self) -> dict[str, Any]:
+        """Returns what is known of other machines, as plain values: those with batches of the latest epoch, its batches
+        and seconds, the object store and the pool.
+        """
+        return {
+            "machines": {name: dict(counts) for name, counts in self.machines.items()},
+            "batches": self.epoch.batches,
+            "seconds": self.epoch.spent,
+            "object_store": dict(self.object_store),
+            "pool": dict(self.pool),
+        }
 
     def _epoch(self) -> str:
         if self.epoch_number is None:
@@ -210,6 +211,36 @@ class Report:
         return f"{count:,}: {'the latest ' if count > len(latest) else ''}{shown}"
 
 
+def machines_in_words(found: Mapping[str, Any]) -> list[str]:
+    """Returns lines on other machines: each, or of many the sum; the object store; the pool.
+
+    Args:
+        found: `Report.elsewhere()`.
+    """
+    spent, machines, lines = found["seconds"], found["machines"], []
+
+    def made(batches: int, size: int) -> str:
+        rate = f" ({_figure(batches / spent)}/s, {_figure(size / spent / 1e6)} MB/s)" if spent > 0 else ""
+        return f"{batches:,} batches, {_size(size)} over the network{rate}"
+
+    by_batches = sorted(machines, key=lambda name: -machines[name]["batches"])
+    if len(machines) > MACHINES:
+        batches, size = (sum(counts[key] for counts in machines.values()) for key in ("batches", "bytes"))
+        lines.append(f"{len(machines)} other machines: {made(batches, size)}")
+        by_batches = [by_batches[0], by_batches[-1]]
+    for number, name in enumerate(by_batches):
+        which = ("the most by ", "the fewest by ")[number] if len(machines) > MACHINES else ""
+        lines.append(f"{which}{name}: {made(machines[name]['batches'], machines[name]['bytes'])}")
+    if found["object_store"]:
+        own, used, room = (_size(found["object_store"][key]) for key in STORE)
+        lines.append(f"object store of Ray: {own} put by this loader; {used} of {room} used on all machines")
+    if found["pool"]:
+        name, ranks, own, everyone = (found["pool"][key] for key in POOL)
+        share = f"; this one has had {own / everyone:.0%} of the time of its workers" if everyone else ""
+        lines.append(f"pool {name!r}, shared by {ranks:,} rank(s){share}")
+    return lines
+
+
 def copies_in_words(copies: Mapping[str, float], bus: float | None = None) -> str:
     """Returns a sentence on the copies of batches to devices.
 
@@ -242,6 +273,10 @@ def _fault(like: Like) -> str:
 
 def _clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"
 
 
 def _size(size: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stoker._engine.process_guard import tears
+from stoker._core.interruption import tears
 from stoker.errors import StateMismatchError
 from stoker.loader._epoch.ranks import RankSlice
 from stoker.loader._job.work import as_batch, as_given

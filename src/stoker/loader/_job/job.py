@@ -18,6 +18,7 @@ import numpy as np
 
 from stoker import collate
 from stoker._core import mistakes
+from stoker._core.interruption import harmless, tears
 from stoker._core.worker_info import WorkerInfo, current
 from stoker._engine.activity import ACTIVITY, COLLATE, NEW_MARK, PLACE, START, TRANSFORM, WRITE, Activity, Mark
 from stoker._engine.backend import (
@@ -31,7 +32,6 @@ from stoker._engine.backend import (
     PlainPlace,
     UnitReport,
 )
-from stoker._engine.process_guard import harmless
 from stoker._engine.transport import segments
 from stoker._engine.transport.leaves import SMALL
 from stoker._engine.transport.owned import LEAST, Recycled
@@ -380,8 +380,10 @@ class LoaderJob:
             if compiled is None:
                 try:
                     return cast("Callable[[Any], Any]", convert)(samples[0])
-                except Exception:
+                except Exception as error:
                     source.has_fetched(samples)
+                    if tears(error):
+                        raise
                     return NOT_PLAIN
             mark[ACTIVITY] = Activity.COLLATE
             batch = self._settled(compiled, samples)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stoker._core.exceptions import safe_str
+from stoker._core.interruption import tears
 from stoker._core.worker_info import current
 from stoker._engine.activity import ACTIVITY, PLACE, Activity
 from stoker._engine.activity import sample as at_sample
 from stoker._engine.backend import NothingLeft, PlainGuess, StreamEnd
-from stoker._engine.process_guard import tears
 from stoker.datasets.declared import declared_by_all, undeclared
 from stoker.datasets.fingerprint import Fingerprint
 from stoker.errors import ErrorBudgetError, StateMismatchError, StreamLostError
@@ -311,7 +311,9 @@ class StreamFetcher:
         for number in range(again["read"]):
             try:
                 sample = self._next_sample(seeds)
-            except Exception:  # so it was then
+            except Exception as error:  # so it was then
+                if tears(error):
+                    raise
                 continue
             if sample is _END:
                 break
@@ -413,6 +415,8 @@ class StreamFetcher:
             blob = pickle.dumps({**state, "ended": True} if self._ended else state, 5)
             return blob, self._ended or self._goes_on(state)
         except Exception as error:
+            if tears(error) and not self._settings.capabilities.has_workers:
+                raise
             return pickle.dumps({"run": self._run, "position": self._position, "failed": repr(error)}, 5), False
         finally:
             current.reading.draws = None

@@ -145,12 +145,16 @@ class LegacyState:
     """A `np.random.RandomState` over a Mersenne twister, including NumPy's global one.
 
     NumPy's public calls copy the words one by one (50 us), so the words are read and written at the address that NumPy
-    gives (`BitGenerator.ctypes`), and the second number of a normal pair where `place_of_held_back` has found it.
+    gives (`BitGenerator.ctypes`), and the second number of a normal pair where `place_of_held_back` has found it. Both
+    under NumPy's lock: a thread that draws an array holds that, and not the interpreter's. Words that change meanwhile
+    let it read behind them.
     """
 
     def __init__(self, generator: np.random.RandomState, salt: int | None = None) -> None:
         self._generator = generator
         self._bits = generator._bit_generator  # keeps the words alive
+        self._lock = self._bits.lock
+        self._held = self._lock.acquire, self._lock.release
         words, at = memory_at(self._bits.ctypes.state_address), place_of_held_back()
         self._memory, self._holds_back, self._second = words.copy(), np.zeros(1, np.int32), np.zeros(1)
         self._direct = False
@@ -167,7 +171,8 @@ class LegacyState:
 
     def state(self) -> tuple[bytes, float | None]:
         self._read()
-        return self._memory.tobytes(), float(self._second[0]) if self._holds_back[0] else None
+        with self._lock:
+            return self._memory.tobytes(), float(self._second[0]) if self._holds_back[0] else None
 
     def is_of(self, generator: Any) -> bool:
         """Returns whether `generator` still draws from these words: `np.random.set_bit_generator` changes that."""
@@ -175,7 +180,8 @@ class LegacyState:
 
     def restore(self, state: tuple[bytes, float | None]) -> None:
         if self.is_of(self._generator):
-            self._bytes[:], self._holds_back[0], self._second[0] = state[0], state[1] is not None, state[1] or 0.0
+            with self._lock:
+                self._bytes[:], self._holds_back[0], self._second[0] = state[0], state[1] is not None, state[1] or 0.0
             self._write()
 
     def seed(self, key: int) -> None:
@@ -184,8 +190,9 @@ class LegacyState:
         key ^= self.salt
         self._generator.seed(key & 0xFFFFFFFF)
         self._read()
-        self._words *= np.uint32(key >> 32 | 1)
-        self._seeded_tail = self._tail.tobytes()
+        with self._lock:
+            self._words *= np.uint32(key >> 32 | 1)
+            self._seeded_tail = self._tail.tobytes()
         self._write()
 
     def drawn(self) -> bool:
@@ -196,7 +203,7 @@ class LegacyState:
         own, bits, held = self._generator, self._bits, self._holds_back
         if not self._direct or type(own) is not np.random.RandomState or not self.is_of(own):
             return None
-        return in_c(seeding.NUMPY, self.salt, [self._tail], self._memory, own, bits, held)
+        return in_c(seeding.NUMPY, self.salt, [self._tail], self._memory, own, bits, held, self._held)
 
     def _read(self) -> None:
         if not self._direct:

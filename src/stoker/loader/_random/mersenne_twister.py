@@ -187,14 +187,16 @@ def in_c(
     generator: object,
     beside: object = None,
     holds_back: Memory | None = None,
+    lock: Sequence[object] = (),
 ) -> seeding.Twister:
     """Returns a generator for `seeding.c`, which explains the fields. The caller keeps what it consists of.
 
     Args:
         looked_at: memory that shows whether a number was drawn.
+        lock: functions that take a lock, which is held to write the memory, and release it.
     """
     held = None if holds_back is None else holds_back.ctypes.data
-    twister = seeding.Twister(kind, salt, memory.ctypes.data, id(generator), id(beside), held)
+    twister = seeding.Twister(kind, salt, memory.ctypes.data, id(generator), id(beside), held, *map(id, lock))
     for place, seen in enumerate(looked_at):
         twister.at[place], twister.sizes[place] = seen.ctypes.data, seen.nbytes
     return twister

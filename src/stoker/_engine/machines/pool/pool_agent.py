@@ -18,12 +18,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import NoReturn, cast
+from typing import NoReturn
 
 from stoker._engine.activity import SIZE
 from stoker._engine.fork.forked_process import Stacks
 from stoker._engine.fork.fresh_interpreter import launch
-from stoker._engine.machines.agent import ALONE, Agent, AgentOrder, AgentsWorker, Contents, preparation_for
+from stoker._engine.machines.agent import ALONE, Agent, AgentOrder, AgentsWorker, Contents, fetched, preparation_for
 from stoker._engine.machines.node_copy import NodeCopy
 from stoker._engine.machines.pool.pool_process import END, NUMBER, SHARES, SIZE_OF, PoolPlan, Seat
 from stoker._engine.process import linux
@@ -63,7 +63,7 @@ class PoolAgent(Agent):
             ConnectionError: the bridge cannot be reached.
         """
         with self._seated(contents, order):
-            super().serve(cast("Contents", ()), order)
+            super().serve(contents, order)
 
     @contextlib.contextmanager
     def _seated(self, contents: Sequence[object], order: AgentOrder) -> Iterator[None]:
@@ -82,7 +82,7 @@ class PoolAgent(Agent):
                 self._host = None
                 if host is not None:
                     host.close()
-                self._host = PoolHost(_fetched(contents[0]), order)
+                self._host = PoolHost(fetched(contents), order)
             self._ranks += 1
         try:
             yield
@@ -91,7 +91,7 @@ class PoolAgent(Agent):
                 self._ranks -= 1
                 self._ends_at = time.monotonic() + LINGERS
 
-    def _worker(self, contents: Contents, order: AgentOrder, data: socket.socket, place: str) -> AgentsWorker:
+    def _worker(self, contents: Sequence[object], order: AgentOrder, data: socket.socket, place: str) -> AgentsWorker:
         assert self._host is not None
         return _Seated(self._host, order, data, place)
 
@@ -113,11 +113,6 @@ def _end_actor() -> NoReturn:
             ray.kill(ray.get_runtime_context().current_actor)
             time.sleep(REAP)
     os._exit(0)
-
-
-def _fetched(contents: object) -> Contents:
-    """Returns the parts, out of Ray's object store where they lie there."""
-    return cast("Contents", contents if isinstance(contents, tuple) else sys.modules["ray"].get(contents))
 
 
 class PoolHost:

@@ -272,13 +272,19 @@ def titled(loader: LoaderSummary) -> str:
     return loader.name if made_at in (None, loader.about["site"]) else f"{loader.name}, made at {made_at}"
 
 
+def workers_of(about: dict[str, Any]) -> str:
+    """Returns the number of workers: "4", with other machines "4 + 60", or "4 + 0-60" where they come as needed."""
+    remote = about.get("remote_workers")
+    more = "" if remote is None else f" + {'0-' * about['on_demand']}{remote}"
+    return f"{about.get('num_workers')}{more}"
+
+
 def row(loader: LoaderSummary, on_gpu: bool = False) -> dict[str, str]:
     """Returns the table's row of a loader, with the GPUs' share if the program used any."""
-    workers: Any = loader.about.get("num_workers")
     times = f" x{loader.made}" if loader.made > 1 else ""
     return {
         "loader": f"{loader.name} {loader.about['dataset']}{times}",
-        "workers": str(workers),
+        "workers": workers_of(loader.about),
         "epochs": f"{loader.epochs:,}",
         "batches": f"{loader.batches:,}",
         "samples/s": f"{loader.rate:,.0f}",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stoker._engine.process_guard import harmless, tears
+from stoker._core.interruption import harmless, tears
 
 
 class Watchdog(Exception):
