@@ -91,6 +91,12 @@ def test_report_counts_the_batches_of_each_machine() -> None:
         assert " put by this loader; 1.0 MiB of 1.0 GiB used on all machines" in str(report)
 
 
+def test_profile_counts_workers_on_other_machines() -> None:
+    with loader(Numbered(), 0, LocalCluster(1)) as remote:
+        profile = remote.profile(step=lambda batch: None)
+    assert profile.num_workers == 1 and "in the workers" in str(profile) and "training process" not in str(profile)
+
+
 class Slow(Numbered):
     """Samples that keep all workers busy."""
 

@@ -306,9 +306,9 @@ class Supervisor:
     def _started(self, event: Started) -> None:
         number, pid = event
         self._there[number] = _Worker(pid)
+        self._due.pop(number, None)
         if number in self._starting:
             self._starting.remove(number)
-            self._due.pop(number, None)
             self._held_back.discard(number)
             self._tell_pids()
         unpickles = self._unpickles and number < self._local  # a remote worker has done it

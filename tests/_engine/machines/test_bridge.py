@@ -239,8 +239,9 @@ def test_host_without_the_dataset_says_why(played: Played) -> None:
     agent.close()
     played.await_(lambda: played.bridge._remotes[0].control.ended)  # type: ignore[union-attr]
     played.report(Ended(played.orders[0].token, "MemoryLimitError: too large"))
-    text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
-    assert "worker 0 could not be started by Ray: MemoryLimitError: too large" in text
+    assert played.hears(RemoteStartFailed) == RemoteStartFailed(
+        0, "MemoryLimitError: too large"
+    )  # others may have room
 
 
 def test_host_that_is_lost_before_its_worker_began_is_replaced(played: Played) -> None:
@@ -465,6 +466,27 @@ def test_worker_that_unpickles_long_shows_its_stack(local: int, monkeypatch: pyt
     else:
         text = pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
     assert "(pid 7 on host b (10.0.0.2)) has not unpickled the dataset" in text and "in import_torch" in text
+    played.close_all()
+
+
+@pytest.mark.parametrize("ready_before", [True, False], ids=["ready", "not ready"])
+def test_end_of_a_worker_that_was_given_up_is_not_told(ready_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(local=1, start_timeout=0.0)
+    played.explain = lambda: None  # type: ignore[method-assign]
+    ready(played, 1)
+    agent = Agent(played, played.start(0))
+    played.await_(lambda: InspectRemote(0, 0) in agent.control.receive())
+    agent.control.send(RemoteInspected(0, 0, "in import_torch", 0, 0))
+    played.hears(RemoteStartFailed)
+    remote = played.bridge._remotes[0]
+    if ready_before:
+        agent.data.send(Unpickled(0.1, 0, 0))
+        played.await_(lambda: remote.is_ready)
+    agent.control.send(RemoteExited(0, 1, 0, 0, "", False))
+    agent.data.close()
+    played.await_(lambda: 0 not in played.bridge._remotes)
+    ready(played, 2)
+    assert not [message for message in played._heard if isinstance(message, RemoteExited | RemoteStartFailed)]
     played.close_all()
 
 

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,14 +104,7 @@ def test_auto_is_all_cpus_here_and_other_machines_on_demand() -> None:
     assert "up to 5, as they are needed, on other machines" in str(loader.describe())
 
 
-class Environment(dict[str, Any]):
-    """Ray's class for it, as far as it is used."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return dict(self)
-
-
-PROGRAMS = {"working_dir": "gcs://package.zip", "env_vars": {"COLOUR": "red", "SIZE": "1"}}
+PROGRAMS: dict[str, Any] = {"working_dir": "gcs://package.zip", "env_vars": {"COLOUR": "red", "SIZE": "1"}}
 
 
 @pytest.mark.parametrize(
@@ -125,15 +117,13 @@ PROGRAMS = {"working_dir": "gcs://package.zip", "env_vars": {"COLOUR": "red", "S
     ],
 )
 def test_programs_runtime_env_is_inherited(address: str, own: Any, expected: Any) -> None:
-    context = SimpleNamespace(gcs_address="head:1", runtime_env=Environment(PROGRAMS))
-    cluster = used_here(stoker.Ray(1, address=address, runtime_env=own), context)
+    cluster = used_here(stoker.Ray(1, address=address, runtime_env=own), "head:1", PROGRAMS)
     assert cluster.runtime_env == expected
     assert cluster.address == ("head:1" if address == "auto" else address)
 
 
 def test_program_without_a_runtime_env_sets_none() -> None:
-    context = SimpleNamespace(gcs_address="head:1", runtime_env=Environment())
-    assert used_here(stoker.Ray(1), context).runtime_env is None
+    assert used_here(stoker.Ray(1), "head:1", {}).runtime_env is None
 
 
 class Locked(stoker.Dataset[int]):

@@ -261,18 +261,22 @@ def test_machine_joins_where_all_workers_are_busy(cluster: Any) -> None:
         assert dataset.large.nbytes <= store["own"] <= store["used"] < store["room"]
 
 
+def inherits(worker: int) -> None:
+    assert os.environ["GIVEN"] == "to all"
+
+
 @pytest.mark.long
 def test_trainer_in_a_worker_of_ray(cluster: Any) -> None:
     import ray
 
     def train() -> list[Any]:
-        return [*batches(1, stoker.Ray(1))]
+        return [*batches(1, stoker.Ray(1)), *batches(0, stoker.Ray(1), worker_init_fn=inherits)]
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ray.init(address=cluster.address, log_to_driver=False)
+        ray.init(address=cluster.address, log_to_driver=False, runtime_env={"env_vars": {"GIVEN": "to all"}})
     try:
-        assert ray.get(ray.remote(num_cpus=0)(train).remote(), timeout=200) == [*batches(0, None)]
+        assert ray.get(ray.remote(num_cpus=0)(train).remote(), timeout=300) == 2 * [*batches(0, None)]
     finally:
         ray.shutdown()
 

@@ -293,3 +293,18 @@ def test_batches_that_a_sampler_returns_by_number_are_counted(limit: dict[str, i
     assert sum(map(len, resumed)) == 10 - given
     counts = resumed.report().epoch
     assert (counts.planned, counts.delivered, counts.not_requested) == (10 - given, 10 - given, 0)
+
+
+@pytest.mark.parametrize("number", [2, 60])
+def test_many_machines_are_summed_up(number: int) -> None:
+    machines = {f"host{one}": {"batches": 2 + one, "bytes": (2 + one) << 20} for one in range(number)}
+    report = dataclasses.replace(Report.of(Ledger()), machines=machines)
+    lines = [line for line in str(report).splitlines() if "host" in line or "machines" in line]
+    if number == 2:
+        assert [line[-42:] for line in lines] == [
+            f"host{one}: {2 + one} batches, {2 + one}.0 MiB over the network" for one in (1, 0)
+        ]
+    else:
+        assert lines[0].endswith("60 other machines: 1,890 batches, 1.8 GiB over the network")
+        assert "the most by host59: 61 batches" in lines[1] and "the fewest by host0: 2 batches" in lines[2]
+    assert report.as_dict()["machines"] == machines

@@ -25,7 +25,7 @@ _KNOWN = {
     "builtins": "Ellipsis NotImplemented bool bytearray bytes complex dict float frozenset int list object range set "
     "slice str tuple",
     "array": "_array_reconstructor array",
-    "collections": "Counter OrderedDict UserDict UserList defaultdict deque",
+    "collections": "ChainMap Counter OrderedDict UserDict UserList defaultdict deque",
     "copyreg": "_reconstructor",
     "datetime": "date datetime time timedelta timezone",
     "decimal": "Decimal",
@@ -49,6 +49,7 @@ _KNOWN = {
     "uuid": "UUID",
     "zoneinfo": "ZoneInfo",
     **{f"{core}multiarray": "_reconstruct scalar" for core in _NUMPY},
+    "numpy._core._internal": "_convert_to_stringdtype_kwargs",
     **{f"{core}numeric": "_frombuffer" for core in _NUMPY},
 }
 _POWERFUL = {"builtins", "functools", "importlib", "nt", "operator", "os", "posix", "shutil", "subprocess", "sys"}

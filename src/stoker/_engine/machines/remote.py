@@ -87,6 +87,7 @@ class Remote:
         is_placed: whether it was late when Ray had placed it on a host.
         is_wanted: whether the zygote waits for it to start.
         is_ready: whether it has unpickled the job.
+        is_started: whether the zygote knows that: it gives up a start that takes long, and asks for it again.
         is_broken: whether it cannot: the run ends.
         stack: of its threads, once it takes long to unpickle the job; None before it is asked.
         exit: how it ended, once that is known.
@@ -108,7 +109,7 @@ class Remote:
         self.heard = self.came = 0.0
         self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
         self.begun = self.until = 0.0
-        self.is_placed = self.is_wanted = self.is_ready = self.is_broken = False
+        self.is_placed = self.is_wanted = self.is_ready = self.is_started = self.is_broken = False
         self.stack: str | None = None
         self.exit: RemoteExited | None = None
         self.ends_by: float | None = None
@@ -155,7 +156,7 @@ class Remote:
                         self._offset = min(self._offset, time.perf_counter() - message.clock)
                     if (message.place, message.activity) != self.mark:
                         self.mark = message.place, message.activity
-                    if self.is_ready and not self.is_wanted:
+                    if self.is_started:
                         self._tell(message)
                 case RemoteInspected(question=0):  # the bridge's own
                     self.stack = message.stack

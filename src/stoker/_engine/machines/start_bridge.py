@@ -7,7 +7,7 @@ import os
 import pickle
 import sys
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from stoker._engine.backends import OWN, Parts
 from stoker._engine.fork.fresh_interpreter import start
@@ -35,7 +35,9 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
     """
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
-        cluster = used_here(cluster, ray.get_runtime_context())
+        context = ray.get_runtime_context()
+        address = getattr(context, "gcs_address", "ray://")  # Ray's client has none, and is refused
+        cluster = used_here(cluster, address, {} if address == "ray://" else context.runtime_env.to_dict())
     elif cluster.address == "auto" and (named := os.environ.get("RAY_ADDRESS")):  # as Ray does, with our checks
         cluster = dataclasses.replace(cluster, address=named)
     share = None
@@ -52,15 +54,15 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
         raise CannotSendError(f"{text} {sent}") from error.__cause__
 
 
-def used_here(cluster: Ray, context: Any) -> Ray:
+def used_here(cluster: Ray, address: str, runtime_env: Mapping[str, object]) -> Ray:
     """Returns the cluster with what this program's own connection says of it: the address, and the runtime environment
     that Ray's actors inherit. The bridge is another program to Ray.
     """
-    address = getattr(context, "gcs_address", "ray://")  # Ray's client has none, and is refused
     if cluster.address not in ("auto", address):
         return cluster
-    theirs, own = context.runtime_env.to_dict(), cluster.runtime_env or {}
-    merged = {**theirs, **own}
-    if variables := {**theirs.get("env_vars", {}), **cast("Mapping[str, str]", own.get("env_vars", {}))}:
-        merged["env_vars"] = variables
+    own = cluster.runtime_env or {}
+    merged = {**runtime_env, **own}
+    theirs, mine = (cast("Mapping[str, str]", each.get("env_vars", {})) for each in (runtime_env, own))
+    if theirs or mine:
+        merged["env_vars"] = {**theirs, **mine}
     return dataclasses.replace(cluster, address=address, runtime_env=merged or None)

@@ -171,7 +171,7 @@ class Starts:
     def tell_started(self, remote: Remote) -> None:
         """Tells the zygote of a worker that it waits for, if it has started."""
         if remote.is_wanted and remote.is_ready:
-            remote.is_wanted, self._ever = False, True
+            remote.is_wanted, remote.is_started, self._ever = False, True, True
             self._replaced.discard(remote.number)
             self._zygote.send(RemoteStarted(remote.number, remote.name))
             self._tell_drained(remote)
@@ -205,7 +205,7 @@ class Starts:
         self.end_run(f"the Ray cluster at address={address!r} cannot be used: {why.rstrip('. ')}. {advice}")
 
     def _tell_drained(self, remote: Remote) -> None:
-        if remote.node in self._draining and remote.is_ready and not (remote.is_wanted or remote.drains):
+        if remote.node in self._draining and remote.is_started and not remote.drains:
             remote.drains = True
             self._moves[remote.number] = self._moves.get(remote.number, 0) + 1
             why = "its machine is to be taken away, and gets no new batch"
@@ -224,9 +224,10 @@ class Starts:
         elif (report.again or report.taken) and remote.is_wanted and time.monotonic() < remote.until:
             self.remove(remote)
             self._again[remote.number] = time.monotonic() + TRIED_AGAIN / 2, remote.until
-        elif self._ever or report.again:
+        elif self._ever or report.again or remote.control is not None:
             self.remove(remote)
-            if remote.is_wanted and remote.begun + TRIED_AGAIN < time.monotonic() < remote.until:
+            is_told = remote.control is not None or time.monotonic() <= remote.begun + TRIED_AGAIN
+            if remote.is_wanted and not is_told and time.monotonic() < remote.until:
                 self._begin(remote.number, remote.until)  # Ray takes a while to notice that a node is gone
             elif remote.is_wanted:
                 self._zygote.send(RemoteStartFailed(remote.number, report.why))
@@ -327,7 +328,7 @@ class Starts:
     def lost(self, remote: Remote) -> None:
         """Reports a worker whose host has ended, or cannot be reached."""
         self.remove(remote)
-        if remote.is_ready and not remote.is_wanted:
+        if remote.is_started:
             self._zygote.send(RemoteExited(remote.number, None, *remote.mark, "", True))
         elif remote.is_wanted:
             self._zygote.send(
@@ -338,10 +339,10 @@ class Starts:
         """Reports a worker of whose end its agent has told."""
         self.remove(remote)
         how = linux.exit_text(exit_.code)
-        if remote.is_ready and not remote.is_wanted:
+        if remote.is_started:
             self._zygote.send(exit_)
-        elif remote.is_broken:
-            pass  # the run ends
+        elif remote.is_broken or (self._ever and not remote.is_wanted):
+            pass  # the run ends, or the zygote has given up this start
         elif self._ever:
             self._zygote.send(RemoteStartFailed(remote.number, f"it {how}"))
         else:

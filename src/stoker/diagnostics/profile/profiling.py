@@ -190,9 +190,8 @@ class Profiling:
 
     def _summed(self) -> LoaderProfile:
         loader, session = self._loader, self._session  # num_workers="auto" may have found a number meanwhile
-        return self._times.profile(
-            session.sums, session.options.dataset, loader.num_workers, sampler=sampler_of(loader)
-        )
+        workers = loader.num_workers + getattr(session.options.remote, "num_workers", 0)
+        return self._times.profile(session.sums, session.options.dataset, workers, sampler=sampler_of(loader))
 
 
 LEAST_HELD, MOST_HELD = 5, 20
