@@ -109,7 +109,7 @@ test-long: $(VENV)/.demo $(VENV)/.test
 
 # For an hour and some gigabytes. Chromium is the system's: apt install chromium.
 full: test-long $(VENV)/.browser $(VENV)/.test-full azurite
-	$(BIN)/python -m pytest -m long tests --ignore=tests/loader --ignore=tests/samplers --ignore=tests/datasets \
+	$(BIN)/python -m pytest -m long --timeout 600 tests --ignore=tests/loader --ignore=tests/samplers --ignore=tests/datasets \
 		--ignore=tests/benchmarks --ignore=tests/_engine/supervision $(PYTEST_ARGS)
 	$(MAKE) test-frameworks VENV=build/full/frameworks WHICH=long
 	$(BIN)/python -m pytest tests/sources/test_cloud_stores.py tests/sources/hdf5/test_raw_chunks.py $(PYTEST_ARGS)

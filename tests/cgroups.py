@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,13 +22,20 @@ def limited_to(mib: int) -> Iterator[Path]:
         except OSError:
             continue
         try:
-            limit = directory / ("memory.limit_in_bytes" if group.version == 1 else "memory.max")
-            limit.write_text(str(mib << 20))
-            yield directory
+            (directory / ("memory.limit_in_bytes" if group.version == 1 else "memory.max")).write_text(str(mib << 20))
         except OSError:
-            continue
-        else:
-            return
-        finally:
             directory.rmdir()
+            continue
+        with contextlib.suppress(OSError):  # where there is no swap there is no such file
+            (directory / "memory.swap.max").write_text("0")
+        try:
+            yield directory
+        finally:
+            until = time.monotonic() + 2
+            while directory.exists() and time.monotonic() < until:  # the kernel may still be at it
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
+                    break
+                time.sleep(0.005)
+        return
     pytest.skip("no memory cgroup can be made here")

@@ -157,7 +157,11 @@ def test_recorded_costs_become_a_record(tmp_path: Path) -> None:
 
 
 def test_run_of_some_files_leaves_the_others_in_the_record() -> None:
-    record: tiers.Record = {"tests/test_tiers.py": "all", "tests/test_residue.py": ["test_old"], "tests/gone.py": "all"}
+    record: tiers.Record = {
+        "tests/test_tiers.py": "all",
+        "tests/test_residue.py": ["test_old"],
+        "gone": "all",
+    }
     costs = {("tests/test_residue.py", "test_a"): [9.0], ("tests/test_residue.py", "test_b"): [0.0]}
     assert tiers.recorded_anew(record, costs) == {"tests/test_residue.py": ["test_a"], "tests/test_tiers.py": "all"}
 

@@ -6,11 +6,8 @@ the samples add up to the epoch; the message says what happened and where; and n
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker._core.machine.cgroups import own
 from stoker._engine.fork import forked_process, trainer
+from tests.cgroups import limited_to
 from tests.faults.matrix.cells import CELLS, HANGS, Cell, Outcome
 from tests.faults.matrix.phases import BATCH, LOADERS, Blow, N, Numbers, loader
 
@@ -128,25 +125,4 @@ def calm_batches(size: int) -> list[bytes]:
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
     """An empty memory cgroup of `LIMIT` MiB: who goes there and takes more is killed."""
-    for group in own("memory"):
-        directory = Path(group.directory, f"stoker-matrix-{os.getpid()}")
-        try:
-            directory.mkdir()
-        except OSError:
-            continue
-        try:
-            (directory / ("memory.limit_in_bytes" if group.version == 1 else "memory.max")).write_text(str(LIMIT << 20))
-        except OSError:
-            directory.rmdir()
-            continue
-        with contextlib.suppress(OSError):  # where there is no swap there is no such file
-            (directory / "memory.swap.max").write_text("0")
-        yield directory
-        until = time.monotonic() + 2
-        while time.monotonic() < until:  # the kernel may still be at it
-            with contextlib.suppress(OSError):
-                directory.rmdir()
-                break
-            time.sleep(0.005)
-        return
-    pytest.skip("no memory cgroup can be made here")
+    yield from limited_to(LIMIT)

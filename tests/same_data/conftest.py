@@ -106,7 +106,7 @@ class Same:
         messages: bool = True,
         raises: str | None = None,
         fresh: bool = False,
-        timeout: float = 20,
+        timeout: float = 60,
         grace: float = 1,
     ) -> tuple[Outcome, Outcome]:
         if differs is not None:

@@ -233,12 +233,12 @@ class UnitQueue:
 
     def _plan(self, backend: Backend, most: int) -> None:
         while most - self._outstanding - len(self._answers) >= (count := self._ahead.run(backend)):
-            self._plan_units(backend, count)
+            self._plan_units(count)
             if not self._planned:
                 return
             self._submit(backend)
 
-    def _plan_units(self, backend: Backend, count: int) -> None:
+    def _plan_units(self, count: int) -> None:
         """Plans units until there are `count`, fewer at the end of the epoch."""
         plan, seed, planned = self._epoch.plan, self._epoch.seed, self._planned
         while len(planned) < count and not self._planned_all:

@@ -11,10 +11,17 @@ import pytest
 import stoker
 from stoker.errors import StokerError
 from stoker.loader import iterator
+from stoker.loader._random import sample_seeding
 from stoker.loader._random.sample_seeding import _PROBES
 
 N = _PROBES + 1000
 BATCH = 20
+
+
+@pytest.fixture(autouse=True)
+def samples_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a busy machine: all generators would stay seeded for dear ones, which need the long path."""
+    monkeypatch.setattr(sample_seeding, "_DEAR", 1e9)
 
 
 class Noted:

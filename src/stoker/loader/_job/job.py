@@ -231,7 +231,7 @@ class LoaderJob:
         made_rows: Sequence[MadeRows],
     ) -> Any:
         outside = current.rng
-        self._failed, self._samples = None, len(work.indices) if self._has_list(work) else 1
+        self._failed, self._samples = None, len(work.indices) if self._has_list else 1
         self._rows_at = None
         self._error_policy.unit = work
         if known or self._error_policy.is_touched:
@@ -272,45 +272,46 @@ class LoaderJob:
             seed: of the epoch.
             place: of the batch that is being made.
         """
-        seeds, compiled, rng, convert = self._seeding, self._compiled, self._rng, None
-        own = self._settings.own_collate and not isinstance(self._collate, collate.Compiled)
-        if own and not self._settings.batched:
-            convert = self._collate  # of each sample, which is no batch
-        if seeds is None or rng is None:
-            return None
-        is_large = compiled is not None and compiled.may_take(self._samples, SMALL_BATCH)
-        if self._recycled is None and (is_large or not self._may_lend):
-            return None
-        if self.stopwatch is not None or self._user_transform is not None:
+        if self._seeding is None or not self._is_plain():
             return None
         if self._settings.iterable:
             return None if self._has_workers else self._plain_stream()
-        source = self._source
-        fetch = source.fetch
-        is_settled = convert is not None if compiled is None else compiled.is_settled
-        is_plain = self._gathered is None and not self._knows and is_settled
-        if not is_plain or observer.current is not None:  # who measures each batch
-            return None
-        if compiled is not None and (fetch_all := source.fetch_all) is not None:
-            return self._plain_whole(seed, place, fetch_all, compiled)
-        if fetch is None or (plain := seeds.plain()) is None:
+        if self._compiled is not None and (fetch_all := self._source.fetch_all) is not None:
+            return self._plain_whole(seed, place, fetch_all, self._compiled)
+        return self._plain_one_by_one(seed, place)
+
+    def _is_plain(self) -> bool:
+        """Returns whether a batch needs no more than its samples, their seeds, and a collation that is known."""
+        if self._knows or self._gathered is not None or self._user_transform is not None:
+            return False
+        if self.stopwatch is not None or observer.current is not None:  # who measures each batch
+            return False
+        compiled = self._compiled
+        is_large = compiled is not None and compiled.may_take(self._samples, SMALL_BATCH)
+        if self._recycled is None and (is_large or not self._may_lend):
+            return False
+        if compiled is not None:
+            return compiled.is_settled
+        # Each sample is converted, and is no batch
+        settings = self._settings
+        return settings.own_collate and not settings.batched and not isinstance(self._collate, collate.Compiled)
+
+    def _plain_one_by_one(self, seed: int, place: PlainPlace) -> PlainMaker | None:
+        """Returns the function of `plain` for samples that are fetched one by one."""
+        source, compiled, convert, rng = (
+            self._source,
+            self._compiled,
+            cast("Callable[..., Any]", self._collate),
+            self._rng,
+        )
+        seeds = cast("SampleSeeding", self._seeding)
+        if (fetch := source.fetch) is None or (plain := seeds.plain()) is None:
             return None
         (lent, run), active = plain, seeds.active
         known = len(active)
         lend, take_back, dataset, key = lent.lend, lent.take_back, source.indexed, key_of_samples(seed)
-        pending: Iterator[Any] = iter(())
-        count = 0
         mark: Any = self.mark
-        has_process = self._has_process
-
-        def at_sample() -> int:
-            """Returns the place of the current sample."""
-            return count - operator.length_hint(pending) - 1
-
-        def noted() -> Iterator[Any]:
-            """Yields the indices; another process reads the mark."""
-            for mark[PLACE], index in enumerate(pending):
-                yield index
+        walk, has_process = _BatchWalk(), self._has_process
 
         def begin_rng() -> int:
             """Returns the position of the current sample, at which a generator of `rng` is made. It is the last one
@@ -319,42 +320,26 @@ class LoaderJob:
             if run is not None:
                 return run.end()
             position, stride = place()
-            at = position + stride * at_sample()
+            at = position + stride * walk.end()
             weak_rng.find_position = lambda: at  # type: ignore[attr-defined]
-            for _ in pending:
-                pass
             return at
-
-        stopped: list[StopIteration] = []
-
-        def fetched() -> Iterator[Any]:
-            """Keeps what would look like the end of the samples."""
-            for index in noted() if has_process else pending:
-                try:
-                    sample = fetch(index)
-                except StopIteration as error:
-                    stopped.append(error)
-                    return
-                yield sample
 
         weak_rng = weakref.proxy(rng)  # `rng` keeps `begin_rng`
 
         @harmless
         def make(indices: list[Any]) -> Any:
-            nonlocal pending, count
             if len(active) > known or rng.streams or source.is_ahead:  # ahead: an interrupt has ended the last call
                 return NOT_PLAIN
             outside, rng.key, rng.find_position = current.rng, key, begin_rng
-            pending, count = iter(indices), len(indices)
             samples: list[Any] = []
             current.rng = rng
-            mark[PLACE], mark[ACTIVITY] = 0 if has_process else at_sample, Activity.SAMPLE
-            following = noted() if has_process else pending
+            following, count = walk.begin(indices, mark, has_process), len(indices)
+            mark[ACTIVITY] = Activity.SAMPLE
             try:
                 lend()
                 if run is not None:
-                    if run.take(key, *place(), fetched(), samples, count):
-                        raise stopped.pop()
+                    if run.take(key, *place(), walk.fetched(following, fetch), samples, count):
+                        raise walk.stopped.pop()
                 elif dataset is None:
                     for index in following:
                         samples.append(fetch(index))
@@ -379,7 +364,7 @@ class LoaderJob:
                 return NOT_PLAIN
             if compiled is None:
                 try:
-                    return cast("Callable[[Any], Any]", convert)(samples[0])
+                    return convert(samples[0])
                 except Exception as error:
                     source.has_fetched(samples)
                     if tears(error):
@@ -431,7 +416,7 @@ class LoaderJob:
         samples and the stream's state.
         """
         stream, seeds, rng, compiled = self._stream, cast("SampleSeeding", self._seeding), self._rng, self._compiled
-        if stream is None or compiled is None or not compiled.is_settled or self._knows or observer.current is not None:
+        if stream is None or compiled is None:
             return None
         many = self._settings.batch_size or 1
 
@@ -493,7 +478,8 @@ class LoaderJob:
         """Returns the state of the stream now, if it stands where it said `since`; else None."""
         return None if self._stream is None else self._stream.asked(since)
 
-    def _has_list(self, work: Work) -> bool:
+    @property
+    def _has_list(self) -> bool:
         return self._settings.batched and not self._settings.iterable
 
     def _begin(self, work: Work) -> SampleSeeding:
@@ -514,7 +500,7 @@ class LoaderJob:
         current.rng = self._rng
         if self._init_error is not None:
             raise self._init_error
-        if begins and self._has_list(work):
+        if begins and self._has_list:
             source = gatherer(self._dataset)
             if source is not None:
                 self._gathered = collate.gathering(self._collate_fn, self._dataset, source)
@@ -792,6 +778,62 @@ class LoaderJob:
         marked = BatchIndices(indices)
         marked.odd = places
         return marked
+
+
+class _BatchWalk:
+    """The indices of a batch of `plain`, while their samples are fetched. The mark may keep it: it keeps no dataset.
+
+    Attributes:
+        stopped: a `StopIteration` of a sample, which would look like the end of the samples.
+    """
+
+    __slots__ = ("_indices", "_pending", "stopped")
+
+    def __init__(self) -> None:
+        self._indices: list[Any] = []
+        self._pending: Iterator[Any] = iter(())
+        self.stopped: list[StopIteration] = []
+
+    def begin(self, indices: list[Any], mark: Any, is_read: bool) -> Iterator[Any]:
+        """Returns an iterator over the indices of a batch.
+
+        Args:
+            indices: of the batch.
+            mark: where the place of the current sample is left.
+            is_read: whether another process reads the mark.
+        """
+        self._indices = indices
+        self._pending = pending = iter(indices)
+        if is_read:
+            return _marked(pending, mark)
+        mark[PLACE] = self._place
+        return pending
+
+    def fetched(self, indices: Iterator[Any], fetch: Callable[[Any], Any]) -> Iterator[Any]:
+        """Yields the samples."""
+        for index in indices:
+            try:
+                sample = fetch(index)
+            except StopIteration as error:
+                self.stopped.append(error)
+                return
+            yield sample
+
+    def end(self) -> int:
+        """Makes the current sample the last one; returns its place."""
+        place = self._place()
+        for _ in self._pending:
+            pass
+        return place
+
+    def _place(self) -> int:
+        return len(self._indices) - operator.length_hint(self._pending) - 1
+
+
+def _marked(indices: Iterator[Any], mark: Any) -> Iterator[Any]:
+    mark[PLACE] = 0
+    for mark[PLACE], index in enumerate(indices):
+        yield index
 
 
 def _keeps_samples(collate_fn: object) -> bool:
