@@ -237,7 +237,9 @@ def machines_in_words(found: Mapping[str, Any]) -> list[str]:
     if found["pool"]:
         name, ranks, own, everyone = (found["pool"][key] for key in POOL)
         share = f"; this one has had {own / everyone:.0%} of the time of its workers" if everyone else ""
-        lines.append(f"pool {name!r}, shared by {ranks:,} rank(s){share}")
+        lines.append(
+            f"pool {name!r}, {f'shared by {ranks:,} rank(s)' if ranks else 'in which no worker has begun'}{share}"
+        )
     return lines
 
 
