@@ -96,7 +96,7 @@ test-frameworks: $(VENV)/.test $(VENV)/.frameworks
 test-all: test-slow test-frameworks test
 
 # What each case costs, for tests/tiers.py: half an hour on a quiet machine. Of the files with newer tests alone:
-# make test-tiers PYTEST_ARGS="$(git diff --name-only --diff-filter=d COMMIT_OF_THE_RECORD -- 'tests/**/test_*.py')"
+# make test-tiers PYTEST_ARGS="$(git diff --name-only --diff-filter=d COMMIT_OF_THE_RECORD -- 'tests/*test_*.py' | xargs)"
 test-tiers: $(VENV)/.demo $(VENV)/.test $(VENV)/.torchvision
 	rm -rf build/tiers
 	-$(BIN)/python -m pytest -m 'not long and not slow' $(TOGETHER) --record-tiers=build/tiers $(PYTEST_ARGS)

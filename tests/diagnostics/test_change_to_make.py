@@ -241,6 +241,11 @@ SITUATIONS = {
         ["Pass num_workers=8: samples wait 95% of their time", DISK],
         ["stoker.Ray"],
     ),
+    "other machines alone, started for each epoch": (
+        replace(situation(0, 0.6, None, 0.1, far=100), epochs=5, first=3.0, steady_waited=0.1),
+        ["Pass persistent_workers=True: the first batch of an epoch comes after 3 s"],
+        ["first sample"],
+    ),
     "other machines, of which none has come": (
         situation(4, 0.6, (0.38, COMPUTES), 0.95, far=0),
         ["Pass persistent_workers=True: no batch came from another machine"],

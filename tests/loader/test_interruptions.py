@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -268,6 +268,69 @@ class Opened:
 
     def __reduce__(self) -> Any:
         return Opened, (self.values, self.maker)
+
+
+class Bounded:
+    """A stream whose third sample takes longer than the program allows for each."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Bounded:
+        return self
+
+    def __next__(self) -> int:
+        self.at += 1
+        if self.at == 3:
+            signalled()
+        if self.at > 2 * BATCHES:
+            raise StopIteration
+        return self.at
+
+
+class BoundedStream(stoker.IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return Bounded()
+
+
+@pytest.mark.usefixtures("watchdog")
+@pytest.mark.filterwarnings("ignore:sample 2 of the stream", "ignore:BoundedStream cannot say where it stands")
+def test_sample_that_a_handler_ended_is_left_out_again() -> None:
+    how: dict[str, Any] = {"batch_size": 2, "output": "numpy", "on_error": "skip", "max_errors": 2}
+    loader = stoker.DataLoader(BoundedStream(), **how)
+    iterator = iter(loader)
+    seen = [next(iterator).tolist(), next(iterator).tolist()]
+    state = loader.state_dict()
+    rest = [batch.tolist() for batch in iterator]
+    resumed = stoker.DataLoader(BoundedStream(), **how)
+    resumed.load_state_dict(state)
+    assert [batch.tolist() for batch in resumed] == rest
+    assert [number for batch in seen + rest for number in batch] == [1, 2, *range(4, 2 * BATCHES + 1)]
+
+
+class Row(Mapping[str, int]):
+    """A sample that is read when it is converted."""
+
+    def __getitem__(self, key: str) -> int:
+        return int(once(7))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["x"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Rows(Samples):
+    def __getitem__(self, index: int) -> Any:
+        return Row()
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_what_a_handler_raises_in_a_conversion_reaches_the_loop() -> None:
+    calls.clear()
+    with pytest.raises(Watchdog):
+        list(stoker.DataLoader(Rows(), batch_size=None, output="numpy"))
 
 
 @pytest.mark.parametrize("how", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["serial", "threads"])

@@ -353,7 +353,7 @@ class Supervisor:
             self._alone_since = None
             return
         self._alone_since = self._alone_since or self._now
-        if self._now - self._alone_since > PATIENCE:
+        if self._now - self._alone_since > PATIENCE and self._starting <= self._held_back:
             self._refuse(number, error)
 
     def _begin(self, number: int, worker: _Worker, own: int) -> None:

@@ -235,7 +235,7 @@ class _Figures:
 
 
 def _kept_iterator(known: _Figures) -> str | None:
-    loader, workers = known.loader, known.workers
+    loader, workers = known.loader, known.workers + known.remote
     if not loader.restarts:
         return None
     kept = "Keep one iterator: batches = iter(loader) before the loop, and next(batches) in it"
@@ -284,7 +284,7 @@ def _made_anew(known: _Figures) -> str | None:
 def _first_batches(known: _Figures) -> str | None:
     if not known.is_late:
         return None
-    loader, making, workers = known.loader, known.making, known.workers
+    loader, making, workers = known.loader, known.making, known.workers + known.remote
     late = f"the first batch of an epoch comes after {loader.first:.2g} s"
     again = workers and not known.is_persistent and loader.epochs > 1
     if making is not None and workers and making.first >= UNEVEN * known.median > 0 and making.first > making.start:

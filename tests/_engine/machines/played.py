@@ -71,15 +71,15 @@ class Played:
             time.sleep(0.002)
 
     def hears(self, kind: type[Message]) -> Message:
-        def first() -> Message | None:
-            self._heard += self.zygote.receive()
-            return next((message for message in self._heard if isinstance(message, kind)), None)
-
-        self.await_(first)
-        message = first()
+        self.await_(lambda: self.heard(kind))
+        message = self.heard(kind)
         assert message is not None
         self._heard.remove(message)
         return message
+
+    def heard(self, kind: type[Message]) -> Message | None:
+        self._heard += self.zygote.receive()
+        return next((message for message in self._heard if isinstance(message, kind)), None)
 
     def start(self, number: int) -> AgentOrder:
         self.zygote.send(StartRemote(number))

@@ -11,6 +11,8 @@ import pytest
 
 from stoker._engine.machines import agent as agents
 from stoker._engine.machines.agent import CONTROL, DATA, TOKEN, Agent, AgentOrder
+from stoker._engine.machines.pool.pool_agent import PoolAgent
+from stoker._engine.machines.pool.pool_parts import PoolOrder, PoolParts
 from stoker._engine.messages import Activities, FromAgent, Greeting
 from stoker._engine.process.channel import Channel
 
@@ -24,7 +26,8 @@ def accepted(listener: socket.socket, kind: bytes) -> socket.socket:
     return connection
 
 
-def test_agent_lives_while_the_dataset_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [Agent, PoolAgent])
+def test_agent_lives_while_the_dataset_comes(kind: type[Agent], monkeypatch: pytest.MonkeyPatch) -> None:
     comes, raised = threading.Event(), []
 
     def get(reference: object) -> object:
@@ -32,14 +35,16 @@ def test_agent_lives_while_the_dataset_comes(monkeypatch: pytest.MonkeyPatch) ->
         raise LookupError("the object is lost")
 
     monkeypatch.setattr(agents, "BEAT", 0.01)
+    monkeypatch.setattr(PoolAgent, "_end_when_alone", lambda self: None)  # would end this process
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=get, is_initialized=lambda: False))  # type: ignore[arg-type]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(SECONDS)
-        order = AgentOrder(3, listener.getsockname(), b"t" * TOKEN, {}, False)
+        pool = PoolOrder("p", "0", False, PoolParts("digest", "label", b"", ()))
+        order = AgentOrder(3, listener.getsockname(), b"t" * TOKEN, {}, False, pool if kind is PoolAgent else None)
 
         def serve() -> None:
             try:
-                Agent().serve([object()], order)
+                kind().serve([object()], order)
             except LookupError as error:
                 raised.append(error)
 

@@ -104,6 +104,7 @@ def test_auto_is_all_cpus_here_and_other_machines_on_demand() -> None:
     assert "up to 5, as they are needed, on other machines" in str(loader.describe())
 
 
+VARIABLE = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 PROGRAMS: dict[str, Any] = {"working_dir": "gcs://package.zip", "env_vars": {"COLOUR": "red", "SIZE": "1"}}
 
 
@@ -120,6 +121,14 @@ def test_programs_runtime_env_is_inherited(address: str, own: Any, expected: Any
     cluster = used_here(stoker.Ray(1, address=address, runtime_env=own), "head:1", PROGRAMS)
     assert cluster.runtime_env == expected
     assert cluster.address == ("head:1" if address == "auto" else address)
+
+
+@pytest.mark.parametrize("own", [{}, {"worker_process_setup_hook": "module.other"}], ids=["inherited", "own"])
+def test_setup_hook_is_named_once_as_ray_demands(own: dict[str, Any]) -> None:
+    """A function is sent by a variable, beside which its name is refused."""
+    programs = {"worker_process_setup_hook": "setup", "env_vars": {VARIABLE: "function:1"}}
+    cluster = used_here(stoker.Ray(1, runtime_env=own), "head:1", programs)
+    assert cluster.runtime_env == (own or {"env_vars": {VARIABLE: "function:1"}})
 
 
 def test_program_without_a_runtime_env_sets_none() -> None:

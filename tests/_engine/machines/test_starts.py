@@ -105,6 +105,34 @@ def test_host_that_cannot_connect_goes_by_ray(played: Played) -> None:
     assert "it was no firewall" in pickle.loads(played.hears(Broken).failure).text  # type: ignore[union-attr]
 
 
+def test_host_that_ends_while_the_dataset_comes_is_reported() -> None:
+    played = Played(local=1, start_timeout=0.5)
+    order = played.start(0)
+    for _ in range(5):
+        agent = Agent(played, order)
+        played.await_(lambda: played.bridge._remotes[0].name)
+        agent.close()
+        count = len(played.orders)
+        played.report(Ended(order.token, "ActorDiedError: killed", again=True))
+        played.await_(lambda count=count: len(played.orders) > count or played.heard(RemoteStartFailed))
+        if played.heard(RemoteStartFailed):
+            break
+        order = played.orders[-1]
+    assert played.hears(RemoteStartFailed) == RemoteStartFailed(0, "ActorDiedError: killed")
+    played.close_all()
+
+
+def test_closed_port_between_two_tries_ends_no_run() -> None:
+    played = Played(local=1, start_timeout=0.0)
+    order = played.start(0)
+    played.hears(RemoteStartFailed)
+    played.report(Ended(order.token, "ClosedPortError: host b cannot reach the trainer", closed=True))
+    played.await_(lambda: order.token in played.ended)
+    assert not played.heard(Broken)
+    assert played.start(0).token != order.token
+    played.close_all()
+
+
 def test_drained_machine_is_told_once(played: Played) -> None:
     ready(played)
     for _ in range(2):

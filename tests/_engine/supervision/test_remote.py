@@ -17,7 +17,7 @@ from stoker._engine.commands import (
     Started,
     StartFailed,
 )
-from stoker._engine.process.deadlines import FLUSH, HELD_BACK, REAP
+from stoker._engine.process.deadlines import FLUSH, HELD_BACK, PATIENCE, REAP
 from tests._engine.test_supervisor import Machine
 
 ELSEWHERE = "pid 7 on host b"
@@ -175,3 +175,15 @@ def test_remote_worker_is_trusted_to_have_unpickled() -> None:
     made.tell(Heard(0, messages.Unpickled(1.0, 0, 0)))
     made.submit([1])
     assert made.sent(0)
+
+
+def test_failed_start_ends_no_run_while_others_are_on_their_way() -> None:
+    made, lost = Machine(2, remote=2), OSError("its host is lost")
+    made.tell(StartFailed(0, lost))
+    made.later(HELD_BACK)
+    made.later(PATIENCE + 1)
+    made.tell(StartFailed(0, lost))
+    assert not made.of(messages.Broken)
+    made.later(HELD_BACK)
+    made.tell(StartFailed(1, lost), StartFailed(0, lost))
+    assert made.of(messages.Broken)

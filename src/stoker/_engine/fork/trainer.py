@@ -81,12 +81,16 @@ from stoker._engine.transport.reader import Lease
 from stoker._engine.transport.writer import Packed, Written
 from stoker.events import Event, ForkDeadlock, HelperDied
 
+_KILLED = "Was it killed because memory ran out (see `dmesg`), or by a user?"
+"""Why the helper process may have ended, where it has not said so itself."""
+
 _BIRTH = -1
 """Stands for a unit: the steps of a zygote before its workers are born."""
 
 
-_Arrived = tuple[ZygoteHandle, "Slot | None", Packed]
-"""The value of an answer with a batch: the zygote that has its slot, the slot, and the batch as written."""
+_Arrived = tuple[ZygoteHandle, "Slot | None", Packed, str | None]
+"""The value of an answer with a batch: the zygote that has its slot, the slot, the batch as written, and the
+other machine that made it."""
 
 
 class ProcessBackend(Backend):
@@ -164,7 +168,7 @@ class ProcessBackend(Backend):
             leave_if_left_behind()
         self._marks = False  # whether it marks the heap before it forks workers
         self._gone = False  # whether the last poll found the zygote ended
-        self._why = "Was it killed because memory ran out (see `dmesg`), or by a user?"  # it may have ended
+        self._why = _KILLED
         self._poll = select.poll()
         self._poll.register(self._life.channel.fileno(), select.POLLIN)
         self._polls_for_room = False
@@ -376,11 +380,12 @@ class ProcessBackend(Backend):
             return
         if (gone or life.channel.ended) and self._fatal is None:
             with self._between_lives():
+                why, self._why = self._why, _KILLED
                 life.end_processes()
                 self._lost_zygote(
                     f"DataLoader worker (pid(s) {', '.join(map(str, self.pids))}) exited unexpectedly: the "
                     f"helper process (pid {self._life.pid}) of the workers {linux.exit_text(self._life.status)}. "
-                    f"{self._why}"
+                    f"{why}"
                 )
 
     def _lost_zygote(self, story: str, is_silent: bool = False) -> None:
@@ -471,11 +476,9 @@ class ProcessBackend(Backend):
         if answer is None:
             return
         if answer.kind == "batch":
-            if (machine := self._machines.get(message.worker)) is not None:
-                packed = cast("tuple[object, Packed]", answer.value)[1]
-                self._event_sink.came_from(machine, Written.size_of(packed))
             self._life.unopened += 1
-            answer.value = (self._life, *cast("tuple[object, ...]", answer.value))
+            machine = self._machines.get(message.worker)
+            answer.value = (self._life, *cast("tuple[object, ...]", answer.value), machine)
         if answer.unit < self._dropped_below:
             self.discard(answer)
         else:
@@ -543,16 +546,18 @@ class ProcessBackend(Backend):
 
     def open(self, answer: Answer) -> object:
         check_owner(self._owner)
-        life, slot, value = cast("_Arrived", answer.value)
+        life, slot, value, machine = cast("_Arrived", answer.value)
         answer.value = None
         try:
             read = pickle.loads if self._known is None else self._known.reader(self._is_remote(answer.worker))
             batch = life.reader.read(slot, Written.unpacked(value, read), read)
             self._lease = life.reader.latest
+            if machine is not None:
+                self._event_sink.came_from(machine, Written.size_of(value))
             return batch
         except Exception as error:
             if self._is_remote(answer.worker):
-                error.add_note(f"The batch came from {self._machines.get(answer.worker, 'another machine')}.")
+                error.add_note(f"The batch came from {machine or 'another machine'}.")
             raise
         finally:
             life.unopened -= 1
@@ -560,7 +565,7 @@ class ProcessBackend(Backend):
 
     def discard(self, answer: Answer) -> None:
         if answer.kind == "batch":
-            life, slot, _ = cast("_Arrived", answer.value)
+            life, slot, _, _ = cast("_Arrived", answer.value)
             if slot is not None:
                 life.reader.discard(slot)
             life.unopened -= 1

@@ -122,7 +122,7 @@ class Ray:
                 least = ".".join(map(str, LEAST))
                 raise MissingExtraError(
                     f"remote=stoker.Ray(...) needs Ray {least} or later, and {version} is installed: pip install "
-                    "--upgrade 'stoker[ray]', on all machines."
+                    "--upgrade ray, the same version on all machines."
                 )
 
 

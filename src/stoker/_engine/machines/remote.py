@@ -83,6 +83,7 @@ class Remote:
         heard, came: times of its latest sign of life, and of its agent's first.
         mark: its place and activity then.
         begun, until: times at which it was placed, and at which it should have started.
+        lasts: time until which its agent may end, and it is placed again without a report.
         drains: whether the zygote knows that its machine is to be taken away.
         is_placed: whether it was late when Ray had placed it on a host.
         is_wanted: whether the zygote waits for it to start.
@@ -108,7 +109,7 @@ class Remote:
         self.drains = False
         self.heard = self.came = 0.0
         self.mark: tuple[int, int] = (NEW_MARK[0], int(NEW_MARK[1]))
-        self.begun = self.until = 0.0
+        self.begun = self.until = self.lasts = 0.0
         self.is_placed = self.is_wanted = self.is_ready = self.is_started = self.is_broken = False
         self.stack: str | None = None
         self.exit: RemoteExited | None = None

@@ -18,6 +18,9 @@ from stoker._engine.serialize.causes import SHARING
 from stoker._engine.transport.segments import ArenaFiles
 from stoker.errors import CannotSendError
 
+HOOK, HOOK_VARIABLE = "worker_process_setup_hook", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
+"""A function in a runtime environment, and the variable by which Ray sends it: Ray refuses both at once."""
+
 
 def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: Parts, once: bool) -> int:
     """Starts a clean interpreter as the bridge; returns its pid.
@@ -36,8 +39,10 @@ def start_bridge(end: int, arena: ArenaFiles, cluster: Ray, local: int, parts: P
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         context = ray.get_runtime_context()
-        address = getattr(context, "gcs_address", "ray://")  # Ray's client has none, and is refused
-        cluster = used_here(cluster, address, {} if address == "ray://" else context.runtime_env.to_dict())
+        client = sys.modules.get("ray.util.client")
+        is_client = client is not None and client.ray.is_connected()  # which is refused
+        address = "ray://" if is_client else context.gcs_address
+        cluster = used_here(cluster, address, {} if is_client else context.runtime_env.to_dict())
     elif cluster.address == "auto" and (named := os.environ.get("RAY_ADDRESS")):  # as Ray does, with our checks
         cluster = dataclasses.replace(cluster, address=named)
     share = None
@@ -61,8 +66,10 @@ def used_here(cluster: Ray, address: str, runtime_env: Mapping[str, object]) -> 
     if cluster.address not in ("auto", address):
         return cluster
     own = cluster.runtime_env or {}
-    merged = {**runtime_env, **own}
-    theirs, mine = (cast("Mapping[str, str]", each.get("env_vars", {})) for each in (runtime_env, own))
+    merged = {**{name: value for name, value in runtime_env.items() if name not in (HOOK, "env_vars")}, **own}
+    theirs, mine = (dict(cast("Mapping[str, str]", each.get("env_vars") or {})) for each in (runtime_env, own))
+    if HOOK in own:
+        theirs.pop(HOOK_VARIABLE, None)
     if theirs or mine:
         merged["env_vars"] = {**theirs, **mine}
     return dataclasses.replace(cluster, address=address, runtime_env=merged or None)

@@ -150,7 +150,7 @@ class Starts:
     def _begin(self, number: int, until: float) -> None:
         remote = self.remotes[number] = Remote(number, secrets.token_bytes(TOKEN), self._zygote, self._memory)
         self.by_token[remote.token] = remote
-        remote.is_wanted, remote.until, remote.begun = True, until, time.monotonic()
+        remote.is_wanted, remote.until, remote.lasts, remote.begun = True, until, until, time.monotonic()
         self._place(remote)
 
     def _place(self, remote: Remote) -> None:
@@ -184,7 +184,7 @@ class Starts:
             case Connected():
                 self._address = report.address
                 for remote in self.remotes.values():
-                    remote.until = time.monotonic() + self._timeout
+                    remote.until = remote.lasts = time.monotonic() + self._timeout
                     self._place(remote)
             case Unreachable():
                 self._unreachable(report.why)
@@ -212,22 +212,22 @@ class Starts:
             self._zygote.send(RemoteDrains(remote.number, why))
 
     def _has_no_actor(self, report: Ended) -> None:
-        remote = self.by_token.get(report.token)
+        remote, now = self.by_token.get(report.token), time.monotonic()
         if remote is None:
             return
         if remote.is_ready or report.why is None:
             self.lost(remote)
         elif report.closed and self._pool is None and remote.is_wanted and remote.number not in self._by_ray:
             self._go_by_ray(remote, report.why.partition(": ")[2])
-        elif report.taken and time.monotonic() + TRIED_AGAIN >= remote.until:
+        elif report.taken and now + TRIED_AGAIN >= remote.lasts:
             self.end_run(f"worker {remote.number} is not shared: {report.why}")
-        elif (report.again or report.taken) and remote.is_wanted and time.monotonic() < remote.until:
+        elif (report.again or report.taken) and remote.is_wanted and (again := now + TRIED_AGAIN / 2) < remote.lasts:
             self.remove(remote)
-            self._again[remote.number] = time.monotonic() + TRIED_AGAIN / 2, remote.until
-        elif self._ever or report.again or remote.control is not None:
+            self._again[remote.number] = again, remote.lasts
+        elif self._ever or report.again or remote.control is not None or not remote.is_wanted:
             self.remove(remote)
-            is_told = remote.control is not None or time.monotonic() <= remote.begun + TRIED_AGAIN
-            if remote.is_wanted and not is_told and time.monotonic() < remote.until:
+            is_told = remote.control is not None or now <= remote.begun + TRIED_AGAIN
+            if remote.is_wanted and not is_told and now < remote.until:
                 self._begin(remote.number, remote.until)  # Ray takes a while to notice that a node is gone
             elif remote.is_wanted:
                 self._zygote.send(RemoteStartFailed(remote.number, report.why))
@@ -273,7 +273,8 @@ class Starts:
             self._zygote.send(RemoteStartFailed(remote.number, why))
         self._replaced.add(remote.number)
         self.remove(remote)
-        self._again[remote.number] = (now := time.monotonic()), now + self._timeout
+        again = time.monotonic() + TRIED_AGAIN  # the supervisor waits for it by then
+        self._again[remote.number] = again, again + self._timeout
 
     def _unpickles_long(self, remote: Remote, now: float) -> None:
         """Reports a worker that is there and has not unpickled the dataset in time, and what it does."""

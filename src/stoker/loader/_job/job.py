@@ -363,13 +363,10 @@ class LoaderJob:
                 source.has_fetched(samples)
                 return NOT_PLAIN
             if compiled is None:
-                try:
-                    return convert(samples[0])
-                except Exception as error:
+                batch = _converted(convert, samples[0])
+                if batch is NOT_PLAIN:
                     source.has_fetched(samples)
-                    if tears(error):
-                        raise
-                    return NOT_PLAIN
+                return batch
             mark[ACTIVITY] = Activity.COLLATE
             batch = self._settled(compiled, samples)
             if batch is None:
@@ -828,6 +825,16 @@ class _BatchWalk:
 
     def _place(self) -> int:
         return len(self._indices) - operator.length_hint(self._pending) - 1
+
+
+def _converted(convert: Callable[[Any], Any], sample: Any) -> Any:
+    """Returns `convert(sample)`, or NOT_PLAIN: the general path gives the sample, or a readable error."""
+    try:
+        return convert(sample)
+    except Exception as error:
+        if tears(error):
+            raise
+        return NOT_PLAIN
 
 
 def _marked(indices: Iterator[Any], mark: Any) -> Iterator[Any]:

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stoker._core.interruption import tears
 from stoker._core.worker_info import current
 from stoker.datasets.fingerprint import same_again
 from stoker.datasets.stream import Counted
@@ -162,9 +161,7 @@ class OpenStream:
         """Reads a delivered sample again, with the same draws, and drops it."""
         try:
             has_sample = self.next(seeds) is not None
-        except Exception as error:  # so it was then
-            if tears(error):
-                raise
+        except Exception:  # so it was then
             return
         if not has_sample:
             raise StateMismatchError(

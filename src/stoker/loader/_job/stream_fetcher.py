@@ -311,9 +311,7 @@ class StreamFetcher:
         for number in range(again["read"]):
             try:
                 sample = self._next_sample(seeds)
-            except Exception as error:  # so it was then
-                if tears(error):
-                    raise
+            except Exception:  # so it was then
                 continue
             if sample is _END:
                 break

@@ -145,9 +145,9 @@ class LegacyState:
     """A `np.random.RandomState` over a Mersenne twister, including NumPy's global one.
 
     NumPy's public calls copy the words one by one (50 us), so the words are read and written at the address that NumPy
-    gives (`BitGenerator.ctypes`), and the second number of a normal pair where `place_of_held_back` has found it. Both
-    under NumPy's lock: a thread that draws an array holds that, and not the interpreter's. Words that change meanwhile
-    let it read behind them.
+    gives (`BitGenerator.ctypes`), and the second number of a normal pair where `place_of_held_back` has found it. They
+    are written under NumPy's lock: a thread that draws an array holds that, and not the interpreter's. Words that
+    change meanwhile let it read behind them. Each `with` is one line, so none is between the lock and its release.
     """
 
     def __init__(self, generator: np.random.RandomState, salt: int | None = None) -> None:
@@ -171,8 +171,7 @@ class LegacyState:
 
     def state(self) -> tuple[bytes, float | None]:
         self._read()
-        with self._lock:
-            return self._memory.tobytes(), float(self._second[0]) if self._holds_back[0] else None
+        return self._memory.tobytes(), float(self._second[0]) if self._holds_back[0] else None
 
     def is_of(self, generator: Any) -> bool:
         """Returns whether `generator` still draws from these words: `np.random.set_bit_generator` changes that."""
@@ -180,8 +179,8 @@ class LegacyState:
 
     def restore(self, state: tuple[bytes, float | None]) -> None:
         if self.is_of(self._generator):
-            with self._lock:
-                self._bytes[:], self._holds_back[0], self._second[0] = state[0], state[1] is not None, state[1] or 0.0
+            values = state[0], state[1] is not None, state[1] or 0.0
+            with self._lock: self._bytes[:], self._holds_back[0], self._second[0] = values  # fmt: skip  # noqa: E701
             self._write()
 
     def seed(self, key: int) -> None:
@@ -190,9 +189,8 @@ class LegacyState:
         key ^= self.salt
         self._generator.seed(key & 0xFFFFFFFF)
         self._read()
-        with self._lock:
-            self._words *= np.uint32(key >> 32 | 1)
-            self._seeded_tail = self._tail.tobytes()
+        with self._lock: self._words *= np.uint32(key >> 32 | 1)  # fmt: skip  # noqa: E701
+        self._seeded_tail = self._tail.tobytes()
         self._write()
 
     def drawn(self) -> bool:

@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 from stoker._engine.activity import SIZE
@@ -46,8 +46,10 @@ class PoolAgent(Agent):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._choice = threading.Lock()  # of the dataset, which may be long on its way
         self._host: PoolHost | None = None
-        self._ranks = 0
+        self._ranks = 0  # that call
+        self._seated: set[bytes] = set()  # the tokens of those that use the process
         self._ends_at = time.monotonic() + ALONE
         threading.Thread(target=self._end_when_alone, name="stoker-pool", daemon=True).start()
 
@@ -62,18 +64,24 @@ class PoolAgent(Agent):
             PoolTakenError: other ranks use it, with another dataset.
             ConnectionError: the bridge cannot be reached.
         """
-        with self._seated(contents, order):
+        with self._lock:
+            self._ranks += 1
+        try:
             super().serve(contents, order)
+        finally:
+            self._seated.discard(order.token)
+            with self._lock:
+                self._ranks -= 1
+                self._ends_at = time.monotonic() + LINGERS
 
-    @contextlib.contextmanager
-    def _seated(self, contents: Sequence[object], order: AgentOrder) -> Iterator[None]:
+    def _worker(self, contents: Sequence[object], order: AgentOrder, data: socket.socket, place: str) -> AgentsWorker:
         assert order.pool is not None
         parts = order.pool.parts
-        with self._lock:
-            host = self._host
-            if host is not None and host.parts.digest != parts.digest and self._ranks:
+        with self._choice:
+            host, ranks = self._host, len(self._seated)
+            if host is not None and host.parts.digest != parts.digest and ranks:
                 raise PoolTakenError(
-                    f"pool={order.pool.name!r} holds {host.parts.label} for {self._ranks} rank(s), and this rank sends "
+                    f"pool={order.pool.name!r} holds {host.parts.label} for {ranks} rank(s), and this rank sends "
                     f"{parts.label}. Name another pool, or send the same dataset, collate_fn, worker_init_fn, on_error "
                     "and batch_transform. The pickles of two ranks also differ where an object holds the rank (let the "
                     "sampler divide the dataset), or a set of texts (PYTHONHASHSEED=0)."
@@ -82,18 +90,9 @@ class PoolAgent(Agent):
                 self._host = None
                 if host is not None:
                     host.close()
-                self._host = PoolHost(fetched(contents), order)
-            self._ranks += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._ranks -= 1
-                self._ends_at = time.monotonic() + LINGERS
-
-    def _worker(self, contents: Sequence[object], order: AgentOrder, data: socket.socket, place: str) -> AgentsWorker:
-        assert self._host is not None
-        return _Seated(self._host, order, data, place)
+                host = self._host = PoolHost(fetched(contents), order)
+            self._seated.add(order.token)
+            return _Seated(host, order, data, place)
 
     def _end_when_alone(self) -> None:
         while True:
