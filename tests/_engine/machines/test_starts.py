@@ -106,7 +106,7 @@ def test_host_that_cannot_connect_goes_by_ray(played: Played) -> None:
 
 
 def test_host_that_ends_while_the_dataset_comes_is_reported() -> None:
-    played = Played(local=1, start_timeout=0.5)
+    played = Played(local=1, start_timeout=1.0)
     order = played.start(0)
     for _ in range(5):
         agent = Agent(played, order)
