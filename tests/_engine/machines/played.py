@@ -67,6 +67,7 @@ class Played:
     def await_(self, found: Callable[[], object]) -> None:
         until = time.monotonic() + SECONDS
         while not found():
+            self.bridge.wake()
             assert time.monotonic() < until, "nothing came"
             time.sleep(0.002)
 
